@@ -45,7 +45,7 @@ unsafe extern "C" fn enter(call: *mut Call, apart: u64) -> u64 {
     // SAFETY: the recorder passes a call that stays mapped, and does not write to it until this returns.
     unsafe { (*call).hook = loader_changed as unsafe extern "C" fn() as usize as u64 };
     // SAFETY: the call stays mapped, and both sides access this word atomically.
-    handed::set_place(unsafe { AtomicU64::from_ptr(&raw mut (*call).socket) });
+    handed::publish_at(unsafe { AtomicU64::from_ptr(&raw mut (*call).socket) });
     // SAFETY: the call stays mapped, and from here on only its atomic word is written.
     let call: &'static Call = unsafe { &*call };
     let present = if apart != 0 { Present::Apart } else { Present::Caller(call.mask) };

@@ -128,9 +128,8 @@ impl<'a> CopiedImage<'a> {
         let offset = address.wrapping_sub(self.start) as usize;
         // SAFETY: inside a segment, and the mapping is as long as all segments; nobody else has it, and references into
         // it are made after this by `image` alone.
-        let place =
-            unsafe { core::slice::from_raw_parts_mut(self.base.as_ptr().add(offset), bytes as usize) };
-        kernel::copy_own(address, place)
+        let to = unsafe { core::slice::from_raw_parts_mut(self.base.as_ptr().add(offset), bytes as usize) };
+        kernel::copy_own(address, to)
     }
 
     /// The object as seen through the copies, at its own addresses. The contents of sections not copied are meaningless.

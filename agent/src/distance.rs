@@ -4,9 +4,9 @@
 //! `1 - exp(-S/R)`, independently of earlier ones. The reader divides by that probability.
 
 /// A seed for the random numbers of one thread, from an address that no other thread shares.
-pub(crate) fn seed(place: u64) -> u64 {
+pub(crate) fn seed(salt: u64) -> u64 {
     let seed = handler::clock::now() ^ u64::from(handler::sys::thread_id()) << 32;
-    let mut state = (seed ^ place).max(1);
+    let mut state = (seed ^ salt).max(1);
     // Seeds that are close together diverge after a few steps.
     (0..4).for_each(|_| _ = next(&mut state));
     state

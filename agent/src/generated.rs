@@ -142,45 +142,45 @@ impl Code {
             return has_removed;
         }
         let start = part.module.start;
-        self.starts.insert(self.place_of(part.begin), (part.begin, start));
+        self.starts.insert(self.index_of(part.begin), (part.begin, start));
         self.bytes += part.bytes;
         let mut runs = self.published.runs.clone();
-        let place = runs.partition_point(|run| run.start() <= start).saturating_sub(1);
-        let mut parts = runs.get(place).map_or_else(Vec::new, |run| run.parts.clone());
+        let index = runs.partition_point(|run| run.start() <= start).saturating_sub(1);
+        let mut parts = runs.get(index).map_or_else(Vec::new, |run| run.parts.clone());
         parts.insert(parts.partition_point(|other| other.module.start <= start), Arc::new(part));
         let later = if parts.len() > LONGEST_RUN { parts.split_off(parts.len() / 2) } else { Vec::new() };
         let changed = [parts, later].into_iter().filter(|parts| !parts.is_empty()).map(Run::new);
-        runs.splice(place..runs.len().min(place + 1), changed);
+        runs.splice(index..runs.len().min(index + 1), changed);
         self.published = Arc::new(Published::new(runs));
         true
     }
 
     /// Removes the registration at `begin`; false if there is none.
     pub(crate) fn remove(&mut self, begin: u64) -> bool {
-        let place = self.place_of(begin);
-        if self.starts.get(place).is_none_or(|(known, _)| *known != begin) {
+        let index = self.index_of(begin);
+        if self.starts.get(index).is_none_or(|(known, _)| *known != begin) {
             return false;
         }
-        let (_, start) = self.starts.remove(place);
+        let (_, start) = self.starts.remove(index);
         let mut runs = self.published.runs.clone();
         // Parts with equal starts may be in several runs.
         let end = runs.partition_point(|run| run.start() <= start);
-        let found = runs[..end].iter().enumerate().rev().find_map(|(place, run)| {
+        let found = runs[..end].iter().enumerate().rev().find_map(|(index, run)| {
             let at = run.parts.iter().position(|part| part.begin == begin)?;
-            Some((place, at))
+            Some((index, at))
         });
-        if let Some((place, at)) = found {
-            let mut parts = runs[place].parts.clone();
+        if let Some((index, at)) = found {
+            let mut parts = runs[index].parts.clone();
             self.bytes -= parts.remove(at).bytes;
             let rest = Some(parts).filter(|parts| !parts.is_empty()).map(Run::new);
-            runs.splice(place..=place, rest);
+            runs.splice(index..=index, rest);
         }
         self.published = Arc::new(Published::new(runs));
         true
     }
 
     /// Index in `starts` of that registration, or where it would be inserted.
-    fn place_of(&self, begin: u64) -> usize {
+    fn index_of(&self, begin: u64) -> usize {
         self.starts.partition_point(|(other, _)| *other < begin)
     }
 }

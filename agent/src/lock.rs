@@ -17,7 +17,7 @@ pub(crate) struct Lock {
 }
 
 /// Releases the lock and restores the signal mask when dropped.
-pub(crate) struct Held<'a> {
+pub(crate) struct LockGuard<'a> {
     lock: &'a Lock,
     mask: u64,
 }
@@ -28,10 +28,10 @@ impl Lock {
     }
 
     /// Blocks all signals, then waits for the lock.
-    pub(crate) fn hold(&self) -> Held<'_> {
+    pub(crate) fn hold(&self) -> LockGuard<'_> {
         let mask = sys::set_signal_mask(!0);
         self.acquire();
-        Held { lock: self, mask }
+        LockGuard { lock: self, mask }
     }
 
     /// Waits for the lock. All signals must be blocked already, and stay so until [`Lock::release`].
@@ -53,7 +53,7 @@ impl Lock {
     }
 }
 
-impl Held<'_> {
+impl LockGuard<'_> {
     /// Unblocks `signal` although the lock is held, unless it was blocked before.
     pub(crate) fn let_through(&self, signal: i32) {
         let bit = 1 << (signal - 1);
@@ -63,7 +63,7 @@ impl Held<'_> {
     }
 }
 
-impl Drop for Held<'_> {
+impl Drop for LockGuard<'_> {
     fn drop(&mut self) {
         self.lock.release();
         sys::set_signal_mask(self.mask);

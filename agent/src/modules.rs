@@ -1,6 +1,6 @@
 //! The loaded objects: discovered outside the handler, published to it as immutable snapshots, reported to the reader.
 //!
-//! Objects present at the start are never unloaded, so their sections are used in place. Objects loaded later may be
+//! Objects present at the start are never unloaded, so their sections are used in index. Objects loaded later may be
 //! unloaded: their unwind sections are copied under the loader's lock, and no handler ever reads memory that `dlclose`
 //! may unmap. A snapshot that a handler has pinned is freed later.
 //!
@@ -56,8 +56,8 @@ pub(crate) struct Object {
     /// The interpreter that it contains.
     pub(crate) python: Option<python::Found>,
     module: Module<'static>,
-    /// Memory that `module` refers to, where its sections are not used in place.
-    _sections: sections::Kept,
+    /// Memory that `module` refers to, where its sections are not used in index.
+    _sections: sections::SectionMemory,
     /// The object as it was before it got a table, if `module` refers to memory of that.
     _before: Option<Arc<Object>>,
 }
@@ -252,7 +252,7 @@ fn describe_in_place(
     object(image, headers, path, module, sections)
 }
 
-/// Describes an object of which nothing is used in place. It gets its id when it is merged.
+/// Describes an object of which nothing is used in index. It gets its id when it is merged.
 fn describe(image: &ElfImage<'_>, headers: &[ProgramHeader], path: Vec<u8>, tables: Option<&[u8]>) -> Object {
     let mut module = bare(image);
     let sections = sections::keep(&mut module, image, &path, false, tables);
@@ -275,7 +275,7 @@ fn object(
     headers: &[ProgramHeader],
     path: Vec<u8>,
     module: Module<'static>,
-    sections: sections::Kept,
+    sections: sections::SectionMemory,
 ) -> Object {
     let segments = headers
         .iter()
@@ -359,23 +359,23 @@ pub(crate) fn regions() -> usize {
 
 impl Registry {
     fn add_region(&mut self, region: Region) -> Option<u32> {
-        let place = self.regions.partition_point(|other| other.start < region.start);
-        let behind = self.regions.get(place).is_none_or(|other| region.end <= other.start);
-        let before = place.checked_sub(1).and_then(|before| self.regions.get(before));
+        let index = self.regions.partition_point(|other| other.start < region.start);
+        let behind = self.regions.get(index).is_none_or(|other| region.end <= other.start);
+        let before = index.checked_sub(1).and_then(|before| self.regions.get(before));
         if !behind || before.is_some_and(|other| region.start < other.end) {
             return None;
         }
         let id = self.next_id;
         self.next_id += 1;
         let bounds = (region.start, region.end);
-        self.regions.insert(place, Region { id, ..region });
+        self.regions.insert(index, Region { id, ..region });
         self.publish_regions(bounds);
         Some(id)
     }
 
     fn remove_region(&mut self, id: u32) -> bool {
-        let Some(place) = self.regions.iter().position(|region| region.id == id) else { return false };
-        let region = self.regions.remove(place);
+        let Some(index) = self.regions.iter().position(|region| region.id == id) else { return false };
+        let region = self.regions.remove(index);
         self.publish_regions((region.start, region.end));
         true
     }

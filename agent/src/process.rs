@@ -24,7 +24,7 @@ use crate::heap::HEAP;
 use crate::journal;
 use crate::kernel;
 use crate::live_tables::LiveTables;
-use crate::lock::{Held, Lock, Masked};
+use crate::lock::{Lock, LockGuard, Masked};
 use crate::locks;
 use crate::mappings;
 use crate::module_news::ModuleNews;
@@ -148,8 +148,8 @@ pub(crate) fn start_source(recording: &Recording, agent: &Agent) {
 }
 
 /// The locks that a fork holds, so that its child finds everything consistent. Always acquired in this order.
-struct AllHeld {
-    held: [Option<Held<'static>>; LOCKS],
+struct AllLocks {
+    held: [Option<LockGuard<'static>>; LOCKS],
 }
 
 const LOCKS: usize = 6;
@@ -158,12 +158,12 @@ fn locks() -> [&'static Lock; LOCKS] {
     [threads::lock(), signals::lock(), modules::lock(), journal::lock(), mappings::lock(), HEAP.lock()]
 }
 
-struct Cell(UnsafeCell<AllHeld>);
+struct Cell(UnsafeCell<AllLocks>);
 
 // SAFETY: accessed only by the thread that holds all the locks.
 unsafe impl Sync for Cell {}
 
-static HELD: Cell = Cell(UnsafeCell::new(AllHeld { held: [const { None }; LOCKS] }));
+static HELD: Cell = Cell(UnsafeCell::new(AllLocks { held: [const { None }; LOCKS] }));
 
 /// Before a fork: acquires all locks.
 pub(crate) unsafe extern "C" fn before_fork() {

@@ -86,8 +86,8 @@ fn back_chunks(region: &Region, from: u32, to: u32) {
     while from < to {
         let Some(start) = region.chunk_address(from) else { return };
         let follows = |end: &u32| {
-            let place = start.addr().get() + (end - from) as usize * chunk;
-            region.chunk_address(*end).is_some_and(|address| address.addr().get() == place)
+            let expected = start.addr().get() + (end - from) as usize * chunk;
+            region.chunk_address(*end).is_some_and(|address| address.addr().get() == expected)
         };
         let run = (from..to).take_while(follows).count() as u32;
         let Some(backed) = back_run(region, start, from, run) else { return };

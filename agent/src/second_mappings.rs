@@ -64,7 +64,7 @@ impl Listener for Collected {
 /// Reports all such mappings, if samples hit code outside all known objects.
 pub(crate) fn tell(recording: &Recording) {
     // A seccomp filter may forbid the following system calls.
-    if !snapshot::met_unknown_code() || activity::is_filtered() {
+    if !snapshot::saw_unknown_code() || activity::is_filtered() {
         return;
     }
     let Some(maps) = read_maps() else { return };

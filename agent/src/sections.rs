@@ -19,7 +19,7 @@ const LARGEST_FILE: u64 = 4 << 30;
 
 /// Memory that a module refers to.
 #[derive(Default)]
-pub(crate) struct Kept {
+pub(crate) struct SectionMemory {
     copies: Vec<Box<[u8]>>,
     table: Option<Mapping>,
 }
@@ -96,9 +96,13 @@ pub(crate) fn if_changed(directory: &[u8]) -> Option<&[u8]> {
 }
 
 /// Gives `module` a table that did not exist when it was loaded.
-pub(crate) fn late_table(module: &mut Module<'static>, directory: &[u8], build_id: &[u8]) -> Option<Kept> {
+pub(crate) fn late_table(
+    module: &mut Module<'static>,
+    directory: &[u8],
+    build_id: &[u8],
+) -> Option<SectionMemory> {
     let _active = Active::enter()?;
-    let mut kept = Kept::default();
+    let mut kept = SectionMemory::default();
     kept.use_table_file(module, directory, build_id);
     module.table.is_some().then_some(kept)
 }
@@ -110,8 +114,8 @@ pub(crate) fn keep(
     path: &[u8],
     in_place: bool,
     tables: Option<&[u8]>,
-) -> Kept {
-    let mut kept = Kept::default();
+) -> SectionMemory {
+    let mut kept = SectionMemory::default();
     // No file may be opened under a seccomp filter.
     let active = Active::enter();
     let may_open = active.is_some();
@@ -128,7 +132,7 @@ pub(crate) fn keep(
     kept
 }
 
-impl Kept {
+impl SectionMemory {
     fn copy(&mut self, bytes: &[u8]) -> &[u8] {
         self.copies.push(bytes.into());
         self.copies.last().map_or(&[], |copy| copy)

@@ -58,12 +58,12 @@ fn install_for(wanted: &Disposition) -> Result<KernelAction, Errno> {
 
 /// Dispositions that the program has set. They are never freed, because a handler may be reading one; equal ones are
 /// stored once.
-struct Kept {
+struct StoredDisposition {
     disposition: Disposition,
-    next: *mut Kept,
+    next: *mut StoredDisposition,
 }
 
-static KEPT: AtomicPtr<Kept> = AtomicPtr::new(core::ptr::null_mut());
+static STORED: AtomicPtr<StoredDisposition> = AtomicPtr::new(core::ptr::null_mut());
 static LOCK: Lock = Lock::new();
 static TAKEN: AtomicBool = AtomicBool::new(false);
 
@@ -79,17 +79,18 @@ pub(crate) fn lock() -> &'static Lock {
 
 /// The stored disposition equal to `wanted`. The lock must be held.
 fn keep(wanted: Disposition) -> &'static Disposition {
-    let mut next = KEPT.load(Ordering::Relaxed);
+    let mut next = STORED.load(Ordering::Relaxed);
     // SAFETY: stored entries are never freed.
-    while let Some(kept) = unsafe { next.as_ref() } {
-        if kept.disposition == wanted {
-            return &kept.disposition;
+    while let Some(stored) = unsafe { next.as_ref() } {
+        if stored.disposition == wanted {
+            return &stored.disposition;
         }
-        next = kept.next;
+        next = stored.next;
     }
-    let kept = Box::leak(Box::new(Kept { disposition: wanted, next: KEPT.load(Ordering::Relaxed) }));
-    KEPT.store(core::ptr::from_mut(kept), Ordering::Relaxed);
-    &kept.disposition
+    let stored =
+        Box::leak(Box::new(StoredDisposition { disposition: wanted, next: STORED.load(Ordering::Relaxed) }));
+    STORED.store(core::ptr::from_mut(stored), Ordering::Relaxed);
+    &stored.disposition
 }
 
 /// The kernel's disposition before the signal was taken over.
@@ -145,10 +146,10 @@ pub(crate) fn change(new: Option<Disposition>) -> Disposition {
     let Some(new) = new else { return *chain::disposition() };
     let _held = LOCK.hold();
     let before = *chain::disposition();
-    let kept = keep(new);
-    chain::set_disposition(kept);
+    let stored = keep(new);
+    chain::set_disposition(stored);
     // Cannot fail: the signal and the memory are valid.
-    let _ = install_for(kept);
+    let _ = install_for(stored);
     before
 }
 

@@ -3,7 +3,7 @@
 use std::io::{self, Write};
 
 use serde::Serialize;
-use shm_format::{Occasion, Scale};
+use shm_format::{Scale, Trigger};
 use unwind::End;
 
 use crate::flags::request::RequestFlags;
@@ -48,7 +48,7 @@ struct Steps {
     seen_ns: u64,
     frames: u16,
     end: &'static str,
-    occasion: &'static str,
+    trigger: &'static str,
 }
 
 /// Median and 99th percentile of many requests.
@@ -122,17 +122,17 @@ impl Steps {
             seen_ns: after(answer.seen),
             frames: answer.head.depth,
             end: End::from_number(answer.head.end).map_or("unknown", End::name),
-            occasion: match answer.head.occasion {
-                Occasion::Request => "request",
-                Occasion::Tick => "tick",
-                Occasion::Foreign => "foreign",
+            trigger: match answer.head.trigger {
+                Trigger::Request => "request",
+                Trigger::Tick => "tick",
+                Trigger::Foreign => "foreign",
             },
         }
     }
 
     fn print(&self, target: &Target, tid: u32, out: &mut dyn Write) -> io::Result<()> {
         let us = |ns: u64| ns as f64 / 1e3;
-        let by = match self.occasion {
+        let by = match self.trigger {
             "request" => "by this signal",
             "tick" => "by a sample that was due; the signal comes later, or was merged with it",
             _ => "by a signal of the program's own",

@@ -11,7 +11,7 @@ use crate::record::RecordKind;
 use crate::word::{Consumed, Phase, RecordHeader, RecordState, tag};
 
 /// One pass over one chunk.
-pub(crate) struct Walk<'a, 's> {
+pub(crate) struct ChunkPass<'a, 's> {
     pub(crate) chunk: Chunk<'a>,
     pub(crate) index: u32,
     pub(crate) generation: u64,
@@ -21,11 +21,11 @@ pub(crate) struct Walk<'a, 's> {
     /// Also deliver what an earlier reader has taken.
     pub(crate) replay: bool,
     /// Where the reader's position is stored instead of in the region, so that the region keeps the records.
-    pub(crate) held: Option<&'a mut u64>,
+    pub(crate) outside: Option<&'a mut u64>,
     pub(crate) stats: &'s mut DrainStats,
 }
 
-impl Walk<'_, '_> {
+impl ChunkPass<'_, '_> {
     /// Handles the chunk according to its phase.
     pub(crate) fn visit(
         mut self,
@@ -52,7 +52,7 @@ impl Walk<'_, '_> {
             _ => {}
         }
         self.run(scratch, sink);
-        if self.held.is_some() {
+        if self.outside.is_some() {
             return;
         }
         if self.chunk.release(self.generation) {
@@ -70,9 +70,10 @@ impl Walk<'_, '_> {
     /// because only the newest record of a chunk can lack its header.
     pub(crate) fn run(&mut self, scratch: &mut [u8], sink: &mut dyn FnMut(ChunkInfo, RecordRef<'_>)) {
         let (chunk, generation) = (self.chunk, self.generation);
-        let held = self.held.as_deref().copied().filter(|place| Consumed::of(*place, generation).is_some());
-        let before = match held {
-            Some(place) => place,
+        let stored =
+            self.outside.as_deref().copied().filter(|position| Consumed::of(*position, generation).is_some());
+        let before = match stored {
+            Some(position) => position,
             None => chunk.header.consumed.load(Ordering::Relaxed),
         };
         let mut at = match self.pass {
@@ -81,8 +82,8 @@ impl Walk<'_, '_> {
         };
         if at.finished {
             // An earlier reader may have taken everything and died before it released the chunk.
-            if let Some(held) = &mut self.held {
-                **held = before;
+            if let Some(outside) = &mut self.outside {
+                **outside = before;
             }
             return;
         }
@@ -194,7 +195,7 @@ impl Walk<'_, '_> {
             self.stats.torn += u64::from(next.is_some_and(|next| ours(next.tag())));
         }
         at.finished = over || sealed.is_some_and(|end| at.offset >= end);
-        if self.held.is_some() || at.pack(self.generation) != before {
+        if self.outside.is_some() || at.pack(self.generation) != before {
             self.note(at);
         }
     }
@@ -207,10 +208,10 @@ impl Walk<'_, '_> {
 
     /// Stores the reader's position.
     fn note(&mut self, at: Consumed) {
-        let place = at.pack(self.generation);
-        match &mut self.held {
-            Some(held) => **held = place,
-            None if self.pass != Pass::Look => self.chunk.header.consumed.store(place, Ordering::Relaxed),
+        let position = at.pack(self.generation);
+        match &mut self.outside {
+            Some(outside) => **outside = position,
+            None if self.pass != Pass::Look => self.chunk.header.consumed.store(position, Ordering::Relaxed),
             None => {}
         }
     }
@@ -228,12 +229,12 @@ pub(crate) fn mend_hint(bitmap: &[AtomicU64], index: u32) {
 
 /// Copies words to little-endian bytes. Stops at the end of the shorter slice.
 pub(crate) fn copy_words(words: &[AtomicU64], bytes: &mut [u8]) {
-    let (places, rest) = bytes.as_chunks_mut();
-    for (word, place) in words.iter().zip(&mut *places) {
-        *place = word.load(Ordering::Relaxed).to_le_bytes();
+    let (whole, rest) = bytes.as_chunks_mut();
+    for (word, bytes) in words.iter().zip(&mut *whole) {
+        *bytes = word.load(Ordering::Relaxed).to_le_bytes();
     }
-    if let Some(word) = words.get(places.len()) {
+    if let Some(word) = words.get(whole.len()) {
         let value = word.load(Ordering::Relaxed).to_le_bytes();
-        rest.iter_mut().zip(value).for_each(|(place, byte)| *place = byte);
+        rest.iter_mut().zip(value).for_each(|(to, byte)| *to = byte);
     }
 }

@@ -100,8 +100,8 @@ impl ChunkSpace {
     pub(crate) unsafe fn add(&self, base: NonNull<u8>) {
         let Some((first, count)) = self.next_piece() else { return };
         let Some(piece) = self.piece_of(first) else { return };
-        if let Some(place) = self.pieces.get(piece.number) {
-            place.store(base.as_ptr(), Ordering::Release);
+        if let Some(piece_base) = self.pieces.get(piece.number) {
+            piece_base.store(base.as_ptr(), Ordering::Release);
             self.mapped.store((first + count) as u64, Ordering::Release);
         }
     }
@@ -123,16 +123,16 @@ mod tests {
             let mut memory = [[0u8; 64 * SIZE]; 12];
             let bases = memory.each_mut().map(|part| NonNull::from(part).cast::<u8>());
             let space = ChunkSpace::new(bases[0], SIZE, first, capacity);
-            let mut places: std::vec::Vec<_> = (0..first).map(|chunk| (bases[0], chunk)).collect();
+            let mut expected: std::vec::Vec<_> = (0..first).map(|chunk| (bases[0], chunk)).collect();
             for (&length, base) in lengths.iter().zip(&bases[1..]) {
-                assert_eq!(space.chunk(places.len()), None);
-                assert_eq!(space.next_piece(), Some((places.len(), length)), "{first}");
+                assert_eq!(space.chunk(expected.len()), None);
+                assert_eq!(space.next_piece(), Some((expected.len(), length)), "{first}");
                 // SAFETY: the memory is long enough, and outlives the space.
                 unsafe { space.add(*base) };
-                places.extend((0..length).map(|chunk| (*base, chunk)));
+                expected.extend((0..length).map(|chunk| (*base, chunk)));
             }
             assert_eq!((space.mapped(), space.next_piece(), space.chunk(capacity)), (capacity, None, None));
-            for (index, (base, chunk)) in places.into_iter().enumerate() {
+            for (index, (base, chunk)) in expected.into_iter().enumerate() {
                 let found = space.chunk(index).map(|found| found.as_ptr().addr());
                 assert_eq!(found, Some(base.as_ptr().addr() + chunk * SIZE), "{index} of {first}");
             }

@@ -8,11 +8,11 @@ use core::ptr::NonNull;
 
 use crate::atomic::{AtomicU64, Ordering};
 use crate::chunk::Chunk;
-use crate::chunk_reading::{Walk, copy_words, mend_hint};
+use crate::chunk_reading::{ChunkPass, copy_words, mend_hint};
 use crate::clock::{Anchor, ClockKind};
 use crate::control::CountersSnapshot;
 use crate::delivery::{ChunkInfo, DrainStats, Pass, RecordRef};
-use crate::durable::{Log, LogPlace};
+use crate::durable::{Log, LogPosition};
 use crate::layout::{
     ANSWERS_LEN, CHUNK_HEADER, ChunkHeader, ControlPage, DURABLE_RECORD_MAX, Geometry, HeaderConstants,
     HeaderPage, Identity, LayoutError, MAGIC, Mode, PAGE, control_offset,
@@ -42,7 +42,7 @@ pub struct RegionReader {
     constants: HeaderConstants,
     mode: Mode,
     clock: ClockKind,
-    log: LogPlace,
+    log: LogPosition,
     /// Chunks have been visited before: there is no need to replay what an earlier reader took.
     begun: bool,
     has_answers: bool,
@@ -85,7 +85,7 @@ impl RegionReader {
             constants,
             mode,
             clock,
-            log: LogPlace::default(),
+            log: LogPosition::default(),
             begun: false,
             has_answers,
         })
@@ -160,10 +160,10 @@ impl RegionReader {
     /// later). Records are parsed from a private copy.
     pub fn durable(&mut self, sink: &mut dyn FnMut(DurableRecord<'_>)) -> DurableStats {
         let mut stats = DurableStats::default();
-        let mut place = self.log;
+        let mut position = self.log;
         let log = self.log();
         let mut copy = [0u8; DURABLE_RECORD_MAX];
-        let sound = place.advance(log, &mut |header, at| {
+        let sound = position.advance(log, &mut |header, at| {
             let Some(copy) = copy.get_mut(..header.bytes()) else {
                 stats.violations += 1;
                 return;
@@ -180,9 +180,9 @@ impl RegionReader {
                 },
             }
         });
-        self.log = place;
+        self.log = position;
         stats.violations += u64::from(!sound);
-        stats.pending = place.waiting() as u64;
+        stats.pending = position.waiting() as u64;
         stats
     }
 
@@ -204,25 +204,25 @@ impl RegionReader {
     }
 
     /// Like [`drain`](Self::drain), but releases nothing and leaves the region unchanged: the reader's positions go to
-    /// `places` instead, one per chunk of [`chunks`](Self::chunks), initially zero. [`acknowledge`](Self::acknowledge)
+    /// `positions` instead, one per chunk of [`chunks`](Self::chunks), initially zero. [`acknowledge`](Self::acknowledge)
     /// stores them in the region later. If this process dies before that, its successor gets all records again.
     pub fn drain_holding(
         &mut self,
         pass: Pass,
         scratch: &mut [u8],
-        places: &mut [u64],
+        positions: &mut [u64],
         sink: &mut dyn FnMut(ChunkInfo, RecordRef<'_>),
     ) -> DrainStats {
-        self.drain_all(pass, scratch, Some(places), sink)
+        self.drain_all(pass, scratch, Some(positions), sink)
     }
 
-    /// Acknowledges what was taken up to `place` of a chunk, a position from [`drain_holding`](Self::drain_holding): no
+    /// Acknowledges what was taken up to `position` of a chunk, a position from [`drain_holding`](Self::drain_holding): no
     /// successor will read it again, and a chunk that is entirely read is released. Returns whether it was released.
-    pub fn acknowledge(&mut self, index: u32, place: u64) -> bool {
+    pub fn acknowledge(&mut self, index: u32, position: u64) -> bool {
         let Some(chunk) = self.chunk(index as usize) else { return false };
         let state = chunk.state();
-        let Some(at) = Consumed::of(place, state.generation()) else { return false };
-        chunk.header.consumed.store(place, Ordering::Relaxed);
+        let Some(at) = Consumed::of(position, state.generation()) else { return false };
+        chunk.header.consumed.store(position, Ordering::Relaxed);
         let released = at.finished && state.phase() == Phase::Reading && chunk.release(state.generation());
         if released {
             mend_hint(self.bitmap(), index);
@@ -261,24 +261,32 @@ impl RegionReader {
         &mut self,
         pass: Pass,
         scratch: &mut [u8],
-        mut places: Option<&mut [u64]>,
+        mut positions: Option<&mut [u64]>,
         sink: &mut dyn FnMut(ChunkInfo, RecordRef<'_>),
     ) -> DrainStats {
         let mut stats = DrainStats::default();
         let replay = !core::mem::replace(&mut self.begun, true);
         for index in 0..self.backed() {
             let Some(chunk) = self.chunk(index) else { break };
-            let held = match &mut places {
+            let outside = match &mut positions {
                 None => None,
-                Some(places) => match places.get_mut(index) {
+                Some(positions) => match positions.get_mut(index) {
                     // Backed since this pass began: visited by the next one.
                     None => break,
-                    place => place,
+                    position => position,
                 },
             };
             let index = index as u32;
-            let walk =
-                Walk { chunk, index, generation: 0, pass, owned: true, replay, held, stats: &mut stats };
+            let walk = ChunkPass {
+                chunk,
+                index,
+                generation: 0,
+                pass,
+                owned: true,
+                replay,
+                outside,
+                stats: &mut stats,
+            };
             walk.visit(&self.control().fill, self.bitmap(), scratch, sink);
         }
         stats

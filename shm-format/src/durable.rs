@@ -79,7 +79,7 @@ impl Log<'_> {
             let seen = self.reserve.load(Ordering::Acquire);
             let (last, end) = ((seen >> 32) as usize, (seen & 0xffff_ffff) as usize);
             self.help(last, end);
-            let Some(place) = self.words.get(end..end.saturating_add(words)) else {
+            let Some(reserved) = self.words.get(end..end.saturating_add(words)) else {
                 return Err(Loss::DurableFull);
             };
             let next = (words as u64) << 32 | (end + words) as u64;
@@ -87,7 +87,7 @@ impl Log<'_> {
             if self.reserve.compare_exchange(seen, next, Ordering::AcqRel, Ordering::Relaxed).is_err() {
                 continue;
             }
-            let Some((header, payload)) = place.split_first() else { return Err(Loss::DurableFull) };
+            let Some((header, payload)) = reserved.split_first() else { return Err(Loss::DurableFull) };
             let pending = LogHeader::pending(words).0;
             // Fails if a later appender has written it already, with the same value.
             let _ = header.compare_exchange(0, pending, Ordering::Relaxed, Ordering::Relaxed);
@@ -126,13 +126,13 @@ fn fill(words: &[AtomicU64], parts: &[&[u8]]) {
 
 /// The reader's position in the log, and the records it skipped because they were incomplete.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct LogPlace {
+pub(crate) struct LogPosition {
     next: usize,
     pending: [u32; Self::PENDING],
     waiting: usize,
 }
 
-impl LogPlace {
+impl LogPosition {
     const PENDING: usize = 16;
 
     /// Number of skipped records that are still incomplete.
@@ -145,18 +145,18 @@ impl LogPlace {
     pub(crate) fn advance(&mut self, log: Log<'_>, sink: &mut dyn FnMut(LogHeader, usize)) -> bool {
         let end = log.end();
         let load = |at: usize| log.words.get(at).map(|word| LogHeader(word.load(Ordering::Acquire)));
-        let mut kept = 0;
+        let mut waiting = 0;
         for slot in 0..self.waiting.min(Self::PENDING) {
             let at = self.pending[slot];
             match load(at as usize) {
                 Some(header) if header.is_done() => sink(header, at as usize),
                 _ => {
-                    self.pending[kept] = at;
-                    kept += 1;
+                    self.pending[waiting] = at;
+                    waiting += 1;
                 }
             }
         }
-        self.waiting = kept;
+        self.waiting = waiting;
         while self.next < end {
             let Some(header) = load(self.next) else { return false };
             if header.0 == 0 {

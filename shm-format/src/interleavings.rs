@@ -17,7 +17,7 @@ use crate::chunk::Chunk;
 use crate::chunk_reading::Walk;
 use crate::control::Loss;
 use crate::delivery::{DrainStats, Pass};
-use crate::durable::{Log, LogPlace};
+use crate::durable::{Log, LogPosition};
 use crate::layout::{ChunkHeader, DoorbellPage, DoorbellWord, FillLine, Mode, SearchLine};
 use crate::pool::Pool;
 use crate::record::RecordKind;
@@ -73,7 +73,7 @@ impl SmallPool {
                 pass,
                 owned: true,
                 replay: false,
-                held: None,
+                outside: None,
                 stats: &mut stats,
             };
             walk.visit(&self.fill, &self.bitmap, &mut scratch, &mut |chunk, record| {
@@ -280,8 +280,8 @@ fn durable_records_are_whole_and_none_is_lost() {
         fn append(log: &(AtomicU64, Vec<AtomicU64>), kind: u16) {
             view(log).append(kind, &[&u64::from(kind).to_le_bytes()]).unwrap();
         }
-        fn read(log: &(AtomicU64, Vec<AtomicU64>), place: &mut LogPlace, seen: &mut Vec<u16>) {
-            let sound = place.advance(view(log), &mut |header, at| {
+        fn read(log: &(AtomicU64, Vec<AtomicU64>), position: &mut LogPosition, seen: &mut Vec<u16>) {
+            let sound = position.advance(view(log), &mut |header, at| {
                 assert_eq!(log.1[at + 1].load(Ordering::Relaxed), u64::from(header.kind()));
                 seen.push(header.kind());
             });
@@ -294,15 +294,15 @@ fn durable_records_are_whole_and_none_is_lost() {
         let reader = thread::spawn({
             let log = Arc::clone(&log);
             move || {
-                let (mut place, mut seen) = (LogPlace::default(), Vec::new());
-                read(&log, &mut place, &mut seen);
-                (place, seen)
+                let (mut position, mut seen) = (LogPosition::default(), Vec::new());
+                read(&log, &mut position, &mut seen);
+                (position, seen)
             }
         });
         append(&log, 1);
         second.join().unwrap();
-        let (mut place, mut seen) = reader.join().unwrap();
-        read(&log, &mut place, &mut seen);
+        let (mut position, mut seen) = reader.join().unwrap();
+        read(&log, &mut position, &mut seen);
         seen.sort_unstable();
         assert_eq!(seen, [1, 2]);
     });

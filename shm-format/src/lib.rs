@@ -60,8 +60,8 @@ pub use lock_nonce::LockNonce;
 pub use pool::{Pool, Step};
 pub use record::{DurableKind, DurableRecord, RecordKind};
 pub use region::Region;
-pub use repeat::{Repeat, StackPlace};
-pub use request::{AnswerHead, Nonce, Occasion, Progress, Requests};
+pub use repeat::{Repeat, StackPosition};
+pub use request::{AnswerHead, Nonce, Progress, Requests, Trigger};
 pub use stack::{MAX_DEPTH, StackHead};
 pub use stack_chain::StackChain;
 pub use stack_copy::{

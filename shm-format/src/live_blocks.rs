@@ -30,12 +30,12 @@ struct Head {
 
 /// An entry of the table.
 #[repr(C)]
-struct Place {
+struct Entry {
     address: AtomicU64,
     id: AtomicU64,
 }
 
-const _: () = assert!(size_of::<Place>() == 16 && size_of::<Head>() == 24);
+const _: () = assert!(size_of::<Entry>() == 16 && size_of::<Head>() == 24);
 
 /// A sampled allocation: the number of its thread in the region, and its number in that thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -102,13 +102,13 @@ unsafe impl Send for LiveBlocks {}
 unsafe impl Sync for LiveBlocks {}
 
 impl LiveBlocks {
-    /// Bytes of a table of `capacity` places.
+    /// Bytes of a table of `capacity` entries.
     #[must_use]
     pub const fn len_for(capacity: usize) -> usize {
-        PAGE + capacity * size_of::<Place>()
+        PAGE + capacity * size_of::<Entry>()
     }
 
-    /// Makes a table of `capacity` places, a power of two.
+    /// Makes a table of `capacity` entries, a power of two.
     ///
     /// # Safety
     /// `base` is the start of [`len_for`](Self::len_for) zeroed bytes, aligned to a page, that stay mapped and backed.
@@ -128,41 +128,41 @@ impl LiveBlocks {
         unsafe { self.base.cast::<Head>().as_ref() }
     }
 
-    fn places(&self) -> &[Place] {
-        // SAFETY: the promise of `format`; places are made of atomics, for which any bytes will do.
-        unsafe { core::slice::from_raw_parts(self.base.add(PAGE).cast::<Place>().as_ptr(), self.capacity) }
+    fn entries(&self) -> &[Entry] {
+        // SAFETY: the promise of `format`; entries are made of atomics, for which any bytes will do.
+        unsafe { core::slice::from_raw_parts(self.base.add(PAGE).cast::<Entry>().as_ptr(), self.capacity) }
     }
 
     /// The entries in which the block at `address` may be.
-    fn window(&self, address: u64) -> impl Iterator<Item = &Place> {
+    fn window(&self, address: u64) -> impl Iterator<Item = &Entry> {
         let first = ((address >> 4).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as usize;
-        let places = self.places();
-        (0..WINDOW).filter_map(move |step| places.get(first.wrapping_add(step) & (self.capacity - 1)))
+        let entries = self.entries();
+        (0..WINDOW).filter_map(move |step| entries.get(first.wrapping_add(step) & (self.capacity - 1)))
     }
 
     /// The entry with this address, freed or not; otherwise the one to use for it.
     fn find(&self, address: u64) -> Found<'_> {
         let mut gone = None;
-        for place in self.window(address) {
-            let found = place.address.load(Ordering::Acquire);
+        for entry in self.window(address) {
+            let found = entry.address.load(Ordering::Acquire);
             if found & !GONE == address {
-                return Found::Own(place, found);
+                return Found::Own(entry, found);
             }
             if found == NEVER {
-                return Found::Free(place, NEVER);
+                return Found::Free(entry, NEVER);
             }
             if found & GONE != 0 {
-                gone = gone.or(Some((place, found)));
+                gone = gone.or(Some((entry, found)));
             }
         }
-        gone.map_or(Found::NoRoom, |(place, found)| Found::Free(place, found))
+        gone.map_or(Found::NoRoom, |(entry, found)| Found::Free(entry, found))
     }
 
     /// Prefetches what the insertion of that block will read.
     #[inline]
     pub fn expect(&self, address: u64) {
-        if let Some(place) = self.window(address).next() {
-            core::hint::black_box(place.address.load(Ordering::Relaxed));
+        if let Some(entry) = self.window(address).next() {
+            core::hint::black_box(entry.address.load(Ordering::Relaxed));
         }
     }
 
@@ -170,20 +170,20 @@ impl LiveBlocks {
     /// address whose end was missed.
     pub fn insert(&self, address: u64, id: BlockId) -> Inserted {
         for _ in 0..WINDOW {
-            let (place, before) = match self.find(address) {
-                Found::Own(place, before) if before == address => {
-                    place.id.store(id.0, Ordering::Relaxed);
+            let (entry, before) = match self.find(address) {
+                Found::Own(entry, before) if before == address => {
+                    entry.id.store(id.0, Ordering::Relaxed);
                     return Inserted::Replaced;
                 }
-                Found::Own(place, before) | Found::Free(place, before) => (place, before),
+                Found::Own(entry, before) | Found::Free(entry, before) => (entry, before),
                 Found::NoRoom => break,
             };
             // Fails if another block takes the entry.
-            if place.address.compare_exchange(before, ENTERING, Ordering::Acquire, Ordering::Relaxed).is_ok()
+            if entry.address.compare_exchange(before, ENTERING, Ordering::Acquire, Ordering::Relaxed).is_ok()
             {
-                place.id.store(id.0, Ordering::Relaxed);
+                entry.id.store(id.0, Ordering::Relaxed);
                 // Whoever sees the address sees its id.
-                place.address.store(address, Ordering::Release);
+                entry.address.store(address, Ordering::Release);
                 return Inserted::New;
             }
         }
@@ -194,9 +194,9 @@ impl LiveBlocks {
     /// Marks the block at `address` as freed, if it is in the table.
     pub fn remove(&self, address: u64) -> Option<BlockId> {
         match self.find(address) {
-            Found::Own(place, before) if before == address => {
-                let id = place.id.load(Ordering::Relaxed);
-                place.address.store(address | GONE, Ordering::Release);
+            Found::Own(entry, before) if before == address => {
+                let id = entry.id.load(Ordering::Relaxed);
+                entry.address.store(address | GONE, Ordering::Release);
                 Some(BlockId(id))
             }
             _ => None,
@@ -206,8 +206,8 @@ impl LiveBlocks {
 
 /// The entry of a block, or one for it, and what that holds in place of an address.
 enum Found<'t> {
-    Own(&'t Place, u64),
-    Free(&'t Place, u64),
+    Own(&'t Entry, u64),
+    Free(&'t Entry, u64),
     NoRoom,
 }
 
@@ -227,7 +227,7 @@ pub enum Inserted {
 pub struct BlocksView<'a> {
     /// Blocks that found no free entry.
     pub untracked: u64,
-    places: &'a [u8],
+    entries: &'a [u8],
 }
 
 impl<'a> BlocksView<'a> {
@@ -236,20 +236,20 @@ impl<'a> BlocksView<'a> {
     pub fn parse(bytes: &'a [u8]) -> Option<Self> {
         let word = |at: usize| Some(u64::from_le_bytes(*bytes.get(at..)?.first_chunk()?));
         let capacity = usize::try_from(word(8)?).ok()?;
-        let places = bytes.get(PAGE..)?.get(..capacity.checked_mul(size_of::<Place>())?)?;
-        (word(0)? == MAGIC).then_some(Self { untracked: word(16)?, places })
+        let entries = bytes.get(PAGE..)?.get(..capacity.checked_mul(size_of::<Entry>())?)?;
+        (word(0)? == MAGIC).then_some(Self { untracked: word(16)?, entries })
     }
 
     /// Bytes of the table.
     pub(crate) fn table_len(self) -> usize {
-        PAGE + self.places.len()
+        PAGE + self.entries.len()
     }
 
     /// The blocks that have not been freed.
     pub fn ids(self) -> impl Iterator<Item = BlockId> + 'a {
-        let (places, _) = self.places.as_chunks::<16>();
-        places.iter().filter_map(|place| {
-            let (address, id) = (u64::from_le_bytes(*place.first_chunk()?), *place.last_chunk()?);
+        let (entries, _) = self.entries.as_chunks::<16>();
+        entries.iter().filter_map(|entry| {
+            let (address, id) = (u64::from_le_bytes(*entry.first_chunk()?), *entry.last_chunk()?);
             (address > ENTERING && address & GONE == 0).then_some(BlockId(u64::from_le_bytes(id)))
         })
     }
@@ -311,7 +311,7 @@ mod tests {
                     assert_eq!(table.remove(block << 12), Some(BlockId(round << 8 | block)));
                 }
             }
-            let taken = table.places().iter().filter(|place| place.address.load(Ordering::Relaxed) != NEVER);
+            let taken = table.entries().iter().filter(|entry| entry.address.load(Ordering::Relaxed) != NEVER);
             assert_eq!(taken.count(), 20);
             // Other addresses may have them.
             for block in 100..10_000u64 {

@@ -28,14 +28,14 @@ struct Head {
 
 /// An entry: one part of a mapping.
 #[repr(C)]
-struct Place {
+struct Entry {
     start: AtomicU64,
     end: AtomicU64,
     id: AtomicU64,
 }
 
-const _: () = assert!(size_of::<Place>() == PLACE && size_of::<Head>() == 24);
-const PLACE: usize = 24;
+const _: () = assert!(size_of::<Entry>() == ENTRY_BYTES && size_of::<Head>() == 24);
+const ENTRY_BYTES: usize = 24;
 
 /// Kind of a mapping.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -127,7 +127,7 @@ impl LiveMappings {
     /// Size in bytes of a table with `capacity` entries.
     #[must_use]
     pub const fn len_for(capacity: usize) -> usize {
-        PAGE + (capacity * PLACE).next_multiple_of(PAGE)
+        PAGE + (capacity * ENTRY_BYTES).next_multiple_of(PAGE)
     }
 
     /// Initializes a table with `capacity` entries.
@@ -149,13 +149,13 @@ impl LiveMappings {
         unsafe { self.base.cast::<Head>().as_ref() }
     }
 
-    fn places(&self) -> &[Place] {
+    fn entries(&self) -> &[Entry] {
         // SAFETY: the caller of `format` promised this many entries; they are atomics, for which any bytes are valid.
-        unsafe { core::slice::from_raw_parts(self.base.add(PAGE).cast::<Place>().as_ptr(), self.capacity) }
+        unsafe { core::slice::from_raw_parts(self.base.add(PAGE).cast::<Entry>().as_ptr(), self.capacity) }
     }
 
-    fn used(&self) -> &[Place] {
-        self.places().get(..self.used.load(Ordering::Relaxed) as usize).unwrap_or_default()
+    fn used(&self) -> &[Entry] {
+        self.entries().get(..self.used.load(Ordering::Relaxed) as usize).unwrap_or_default()
     }
 
     /// Counts a mapping, or part of one, that is missing from the table.
@@ -188,33 +188,33 @@ impl LiveMappings {
         if range.is_empty() || range.start == NOTHING {
             return;
         }
-        let is_free = |place: &&Place| place.start.load(Ordering::Relaxed) == NOTHING;
+        let is_free = |entry: &&Entry| entry.start.load(Ordering::Relaxed) == NOTHING;
         let used = self.used();
-        let place = used.iter().find(is_free).or_else(|| {
-            let next = self.places().get(used.len())?;
+        let entry = used.iter().find(is_free).or_else(|| {
+            let next = self.entries().get(used.len())?;
             self.used.store(used.len() as u64 + 1, Ordering::Relaxed);
             Some(next)
         });
-        let Some(place) = place else { return self.miss() };
-        place.id.store(id.0, Ordering::Relaxed);
-        place.end.store(range.end, Ordering::Relaxed);
+        let Some(entry) = entry else { return self.miss() };
+        entry.id.store(id.0, Ordering::Relaxed);
+        entry.end.store(range.end, Ordering::Relaxed);
         // Release: whoever reads the start also sees the rest.
-        place.start.store(range.start, Ordering::Release);
+        entry.start.store(range.start, Ordering::Release);
     }
 
     fn take(&self, range: &Range<u64>, removed: &mut dyn FnMut(MappedPart)) {
-        for place in self.used() {
+        for entry in self.used() {
             let [start, end, id] =
-                [&place.start, &place.end, &place.id].map(|word| word.load(Ordering::Relaxed));
+                [&entry.start, &entry.end, &entry.id].map(|word| word.load(Ordering::Relaxed));
             let common = start.max(range.start)..end.min(range.end);
             if start == NOTHING || common.is_empty() {
                 continue;
             }
             match (start < common.start, common.end < end) {
-                (false, false) => place.start.store(NOTHING, Ordering::Release),
-                (false, true) => place.start.store(common.end, Ordering::Release),
+                (false, false) => entry.start.store(NOTHING, Ordering::Release),
+                (false, true) => entry.start.store(common.end, Ordering::Release),
                 (true, is_split) => {
-                    place.end.store(common.start, Ordering::Release);
+                    entry.end.store(common.start, Ordering::Release);
                     if is_split {
                         self.enter(common.end..end, BlockId(id));
                     }
@@ -230,7 +230,7 @@ impl LiveMappings {
 pub struct MappingsView<'a> {
     /// Mappings, and parts of them, that are missing from it.
     pub untracked: u64,
-    places: &'a [u8],
+    entries: &'a [u8],
 }
 
 impl<'a> MappingsView<'a> {
@@ -244,15 +244,15 @@ impl<'a> MappingsView<'a> {
     fn parse(bytes: &'a [u8]) -> Option<Self> {
         let word = |at: usize| Some(u64::from_le_bytes(*bytes.get(at..)?.first_chunk()?));
         let capacity = usize::try_from(word(8)?).ok()?;
-        let places = bytes.get(PAGE..)?.get(..capacity.checked_mul(PLACE)?)?;
-        (word(0)? == MAGIC).then_some(Self { untracked: word(16)?, places })
+        let entries = bytes.get(PAGE..)?.get(..capacity.checked_mul(ENTRY_BYTES)?)?;
+        (word(0)? == MAGIC).then_some(Self { untracked: word(16)?, entries })
     }
 
     /// The live parts: id of the mapping and size in bytes of each part.
     pub fn parts(self) -> impl Iterator<Item = (BlockId, u64)> + 'a {
-        let (places, _) = self.places.as_chunks::<PLACE>();
-        places.iter().filter_map(|place| {
-            let (words, _) = place.as_chunks::<8>();
+        let (entries, _) = self.entries.as_chunks::<ENTRY_BYTES>();
+        entries.iter().filter_map(|entry| {
+            let (words, _) = entry.as_chunks::<8>();
             let [start, end, id] = *words.first_chunk::<3>()?;
             let [start, end, id] = [start, end, id].map(u64::from_le_bytes);
             (start != NOTHING && start < end).then(|| (BlockId(id), end - start))
@@ -319,7 +319,7 @@ mod tests {
     #[test]
     fn a_full_table_counts_what_it_misses() {
         with_table(4, |table, bytes| {
-            (1..=6).for_each(|place| table.insert(place << 20..(place << 20) + 0x3000, BlockId(place)));
+            (1..=6).for_each(|id| table.insert(id << 20..(id << 20) + 0x3000, BlockId(id)));
             // Splitting needs a free entry, too.
             table.remove((1 << 20) + 0x1000..(1 << 20) + 0x2000, &mut |_| ());
             let bytes = bytes();

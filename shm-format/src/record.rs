@@ -543,8 +543,8 @@ struct Fixed {
 impl Fixed {
     fn put(&mut self, value: &[u8]) -> &mut Self {
         let end = self.len + value.len();
-        if let Some(place) = self.bytes.get_mut(self.len..end) {
-            place.copy_from_slice(value);
+        if let Some(to) = self.bytes.get_mut(self.len..end) {
+            to.copy_from_slice(value);
             self.len = end;
         }
         self

@@ -6,7 +6,7 @@
 use crate::control::Loss;
 use crate::pool::Pool;
 use crate::record::RecordKind;
-use crate::writer::{Committed, Place, RETRIES, Reservation, ThreadCursor};
+use crate::writer::{Committed, Position, RETRIES, Reservation, ThreadCursor};
 
 /// Words of the payload.
 const WORDS: usize = 2;
@@ -15,11 +15,11 @@ const SOURCE_AT: u32 = 32;
 
 /// Where a thread has written a stack; all bytes 0 for nowhere.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct StackPlace(pub(crate) Place);
+pub struct StackPosition(pub(crate) Position);
 
-impl StackPlace {
+impl StackPosition {
     /// It was not written.
-    pub const NOWHERE: Self = Self(Place::NOWHERE);
+    pub const NOWHERE: Self = Self(Position::NOWHERE);
 }
 
 /// The payload of a repeat record: `source:32 | distance:32`, and the nonce.
@@ -52,7 +52,7 @@ impl Repeat {
 }
 
 impl ThreadCursor {
-    /// Writes a repeat of the stack at `place`. Returns `None` and writes nothing if that is not in the chunk of the next
+    /// Writes a repeat of the stack at `written`. Returns `None` and writes nothing if that is not in the chunk of the next
     /// record.
     ///
     /// # Errors
@@ -61,19 +61,19 @@ impl ThreadCursor {
     pub fn repeat<P: Pool>(
         &self,
         pool: &P,
-        place: StackPlace,
+        written: StackPosition,
         source: u8,
         nonce: u64,
         now: impl Fn() -> u64,
     ) -> Result<Option<Committed>, Loss> {
         for _ in 0..RETRIES {
             let mut distance = None;
-            let can_be = |next: Place| next.is_in_chunk_of(place.0);
-            if !self.next_place(pool).is_some_and(can_be) {
+            let can_be = |next: Position| next.is_in_chunk_of(written.0);
+            if !self.next_position(pool).is_some_and(can_be) {
                 return Ok(None);
             }
-            let size = |distance: &mut Option<u64>, next: Place| {
-                *distance = can_be(next).then(|| next.sequence.wrapping_sub(place.0.sequence));
+            let size = |distance: &mut Option<u64>, next: Position| {
+                *distance = can_be(next).then(|| next.sequence.wrapping_sub(written.0.sequence));
                 WORDS
             };
             let then = |distance: &mut Option<u64>, mut record: Reservation<'_, P>| {

@@ -60,7 +60,7 @@ impl Nonce {
 /// Why the handler ran that gave an answer: the trigger.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
-pub enum Occasion {
+pub enum Trigger {
     /// The request's own signal.
     Request = 0,
     /// A tick of the recording, due anyway.
@@ -69,7 +69,7 @@ pub enum Occasion {
     Foreign = 2,
 }
 
-impl Occasion {
+impl Trigger {
     /// The trigger with this number, if there is one.
     #[must_use]
     pub const fn from_raw(raw: u8) -> Option<Self> {
@@ -94,7 +94,7 @@ pub struct AnswerHead {
     /// Why the walk ended, as in a stack record.
     pub end: u8,
     /// Why the handler ran.
-    pub occasion: Occasion,
+    pub trigger: Trigger,
     /// Ticks at the handler's entry.
     pub entered: u64,
     /// Ticks at the end of the walk.
@@ -109,7 +109,7 @@ impl AnswerHead {
 
     fn words(&self, nonce: Nonce) -> [u64; Self::WORDS] {
         let thread = u64::from(self.tid) | u64::from(self.thread_seq) << 32;
-        let walk = u64::from(self.depth) | u64::from(self.end) << 16 | u64::from(self.occasion as u8) << 24;
+        let walk = u64::from(self.depth) | u64::from(self.end) << 16 | u64::from(self.trigger as u8) << 24;
         [nonce.0, thread, walk, self.entered, self.walked]
     }
 
@@ -120,7 +120,7 @@ impl AnswerHead {
             thread_seq: (thread >> 32) as u32,
             depth: walk as u16,
             end: (walk >> 16) as u8,
-            occasion: Occasion::from_raw((walk >> 24) as u8).filter(|_| walk >> 32 == 0)?,
+            trigger: Trigger::from_raw((walk >> 24) as u8).filter(|_| walk >> 32 == 0)?,
             entered,
             walked,
         })
@@ -163,7 +163,7 @@ impl Region {
         let Some(answers) = self.answers() else { return 0 };
         let asked = control.request.asked.load(Ordering::Acquire) & ALL;
         let mut answered = 0;
-        for (index, (slot, place)) in
+        for (index, (slot, space)) in
             control.requests.iter().zip(answers.chunks_exact(ANSWER_WORDS)).enumerate()
         {
             if asked & 1 << index == 0 {
@@ -181,7 +181,7 @@ impl Region {
                 continue;
             }
             control.request.asked.fetch_and(!(1 << index), Ordering::Relaxed);
-            write(place, nonce, head, frames);
+            write(space, nonce, head, frames);
             // Release: the answer before the phase. Fails if the requester has been replaced; then nobody waits.
             if slot.exchange(nonce.word(ANSWERING), nonce.word(ANSWERED)) {
                 control.request.answered.fetch_add(1, Ordering::Relaxed);
@@ -217,11 +217,11 @@ impl RequestSlot {
     }
 }
 
-fn write(place: &[AtomicU64], nonce: Nonce, head: &AnswerHead, frames: &[u64]) {
+fn write(space: &[AtomicU64], nonce: Nonce, head: &AnswerHead, frames: &[u64]) {
     let frames = frames.get(..AnswerHead::MAX_FRAMES).unwrap_or(frames);
     let head = AnswerHead { depth: frames.len() as u16, ..*head };
     let words = head.words(nonce);
-    for (word, value) in place.iter().zip(words.iter().chain(frames)) {
+    for (word, value) in space.iter().zip(words.iter().chain(frames)) {
         word.store(*value, Ordering::Relaxed);
     }
 }
@@ -254,8 +254,8 @@ impl Requests<'_> {
     /// the slot has no serials left. Call [`send`](Self::send) next.
     #[must_use]
     pub fn ask(&self, slot: usize, tid: u32) -> Option<Nonce> {
-        let place = self.slots.get(slot)?;
-        let before = place.word.load(Ordering::Acquire);
+        let line = self.slots.get(slot)?;
+        let before = line.word.load(Ordering::Acquire);
         let tag = tag_of(self.region_nonce);
         // Zero, or left by an earlier requester; any other value is invalid and restarts the serials.
         let serial = if before >> 32 == tag >> 32 { Nonce(before).serial() + 1 } else { 1 };
@@ -263,9 +263,9 @@ impl Requests<'_> {
             return None;
         }
         let nonce = Nonce(tag | serial << SLOT_BITS | slot as u64);
-        place.thread.store(tid.into(), Ordering::Relaxed);
+        line.thread.store(tid.into(), Ordering::Relaxed);
         // Release: the thread before the phase.
-        if !place.exchange(before, nonce.word(ASKED)) {
+        if !line.exchange(before, nonce.word(ASKED)) {
             return None;
         }
         self.line.asked.fetch_or(1 << slot, Ordering::SeqCst);
@@ -298,8 +298,8 @@ impl Requests<'_> {
     /// Copies a complete answer into `frames`; `None` if it is not an answer to `nonce`.
     #[must_use]
     pub fn take(&self, nonce: Nonce, frames: &mut [u64; AnswerHead::MAX_FRAMES]) -> Option<AnswerHead> {
-        let place = self.answers.chunks_exact(ANSWER_WORDS).nth(nonce.slot())?;
-        let (head_words, frame_words) = place.split_at_checked(AnswerHead::WORDS)?;
+        let space = self.answers.chunks_exact(ANSWER_WORDS).nth(nonce.slot())?;
+        let (head_words, frame_words) = space.split_at_checked(AnswerHead::WORDS)?;
         let mut words = [0; AnswerHead::WORDS];
         for (copy, word) in words.iter_mut().zip(head_words) {
             *copy = word.load(Ordering::Relaxed);

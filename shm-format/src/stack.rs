@@ -39,7 +39,7 @@ pub(crate) enum Form {
 }
 
 impl Form {
-    const ASIDE: u8 = 0;
+    const STANDALONE: u8 = 0;
     const FIRST: u8 = 1;
     pub(crate) const NEXT: u8 = 2;
     const LATER: u8 = 3;
@@ -64,7 +64,7 @@ impl Form {
 
     pub(crate) const fn bits(self) -> u8 {
         match self {
-            Self::Standalone => Self::ASIDE,
+            Self::Standalone => Self::STANDALONE,
             Self::First => Self::FIRST,
             Self::Next => Self::NEXT,
             Self::Later(_) => Self::LATER,
@@ -74,7 +74,7 @@ impl Form {
     /// The form with these bits. `distance` provides the distance of a later one, which is at least 2.
     pub(crate) fn from_bits(bits: u8, distance: impl FnOnce() -> Option<u64>) -> Option<Self> {
         Some(match bits & 3 {
-            Self::ASIDE => Self::Standalone,
+            Self::STANDALONE => Self::Standalone,
             Self::FIRST => Self::First,
             Self::NEXT => Self::Next,
             _ => Self::after(distance().filter(|distance| *distance > 1)?)?,
@@ -97,7 +97,7 @@ pub(crate) const LITERAL: u8 = 0;
 
 /// The index of a frame in the recent-frames table; never used as [`LITERAL`].
 #[inline(always)]
-pub(crate) const fn recent_place(frame: u64) -> u8 {
+pub(crate) const fn recent_index(frame: u64) -> u8 {
     // Fibonacci hashing: the high bits of the product depend on all bits below them.
     ((frame as u32).wrapping_mul(0x9e37_79b9) >> 24) as u8
 }

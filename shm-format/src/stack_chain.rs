@@ -9,10 +9,10 @@
 use crate::atomic::{Ordering, if_equal, store_bytes};
 use crate::control::Loss;
 use crate::pool::Pool;
-use crate::repeat::StackPlace;
-use crate::stack::{Form, LITERAL, MAX_DEPTH, RECENT, StackHead, distance, flag, is_near, recent_place};
+use crate::repeat::StackPosition;
+use crate::stack::{Form, LITERAL, MAX_DEPTH, RECENT, StackHead, distance, flag, is_near, recent_index};
 use crate::tracepoint::{Fields, NoPreface, Preface};
-use crate::writer::{Committed, Place, RETRIES, Reservation, ThreadCursor};
+use crate::writer::{Committed, Position, RETRIES, Reservation, ThreadCursor};
 
 /// Offset of the frames in the buffer. The head, written last and backwards, ends here.
 const FRAMES_AT: usize = 48;
@@ -28,13 +28,13 @@ const _: () = assert!(HEAD_MOST <= FRAMES_AT);
 /// All zero is a chain without a stack. The chain knows which stack was *recorded* last, the walker only which was
 /// *walked* last: the walker's reports ([`walked`](Self::walked)) are only usable if every walk is reported.
 pub struct StackChain {
-    /// Whether `place` and `previous` belong to a committed record.
+    /// Whether `position` and `previous` belong to a committed record.
     linked: bool,
     /// Whether a walk has been reported since.
     walked: bool,
     /// Number of outermost frames shared by all walks since: these need no comparison.
     unchanged: usize,
-    place: Place,
+    position: Position,
     depth: usize,
     /// Leaf first, at the end of the array.
     previous: [u64; MAX_DEPTH],
@@ -56,7 +56,7 @@ impl Default for StackChain {
 struct Encoded {
     form: Form,
     /// Length of the suffix shared with the previous stack, in frames.
-    kept: usize,
+    shared: usize,
     /// Whether literal frames take eight bytes.
     wide: bool,
     /// Where the head begins.
@@ -80,7 +80,7 @@ impl StackChain {
             linked: false,
             walked: false,
             unchanged: 0,
-            place: Place::NOWHERE,
+            position: Position::NOWHERE,
             depth: 0,
             previous: [0; MAX_DEPTH],
             recent: [0; RECENT],
@@ -103,11 +103,11 @@ impl StackChain {
         self.walked = true;
     }
 
-    /// The place of the stack that was written last, if later records may refer to it.
+    /// The position of the stack that was written last, if later records may refer to it.
     #[must_use]
     #[inline]
-    pub fn written(&self) -> StackPlace {
-        if self.linked { StackPlace(self.place) } else { StackPlace::NOWHERE }
+    pub fn written(&self) -> StackPosition {
+        if self.linked { StackPosition(self.position) } else { StackPosition::NOWHERE }
     }
 
     /// Writes a stack, leaf first; if walks are reported, that of the last walk.
@@ -124,28 +124,28 @@ impl StackChain {
         self.write_behind(cursor, pool, NoPreface, false, (head, frames), now)
     }
 
-    /// Writes an event's fields and its stack into one record: as [`write`](Self::write) does or, with `aside`, as
-    /// [`write_aside`](Self::write_aside) does.
+    /// Writes an event's fields and its stack into one record: as [`write`](Self::write) does or, with `standalone`, as
+    /// [`write_standalone`](Self::write_standalone) does.
     pub fn write_event<P: Pool>(
         &mut self,
         cursor: &ThreadCursor,
         pool: &P,
         fields: &Fields<'_>,
-        aside: bool,
+        standalone: bool,
         (head, frames): (StackHead, &[u64]),
         now: impl Fn() -> u64,
     ) -> Result<Committed, Loss> {
-        if aside {
+        if standalone {
             self.reset();
         }
-        self.write_behind(cursor, pool, fields, aside, (head, frames), now)
+        self.write_behind(cursor, pool, fields, standalone, (head, frames), now)
     }
 
     /// Writes a standalone stack, leaf first: for a handler that interrupted the writing of another stack of its
     /// thread. `self` is a chain that belongs to that handler; its contents are lost.
     ///
     /// Errors as for [`write`](Self::write).
-    pub fn write_aside<P: Pool>(
+    pub fn write_standalone<P: Pool>(
         &mut self,
         cursor: &ThreadCursor,
         pool: &P,
@@ -163,7 +163,7 @@ impl StackChain {
         cursor: &ThreadCursor,
         pool: &P,
         preface: B,
-        aside: bool,
+        standalone: bool,
         (head, frames): (StackHead, &[u64]),
         now: impl Fn() -> u64,
     ) -> Result<Committed, Loss> {
@@ -172,21 +172,22 @@ impl StackChain {
         if frames.len() > MAX_DEPTH {
             return cursor.lose(Loss::TooLarge);
         }
-        Write { chain: self, preface, head: &head, frames, linked, aside, done: None }.run(cursor, pool, &now)
+        Write { chain: self, preface, head: &head, frames, linked, standalone, done: None }
+            .run(cursor, pool, &now)
     }
 
     #[inline]
-    fn form_at(&self, place: Place) -> Form {
-        let distance = place.sequence.wrapping_sub(self.place.sequence);
+    fn form_at(&self, position: Position) -> Form {
+        let distance = position.sequence.wrapping_sub(self.position.sequence);
         match Form::after(distance) {
-            Some(after) if place.is_in_chunk_of(self.place) => after,
+            Some(after) if position.is_in_chunk_of(self.position) => after,
             _ => Form::First,
         }
     }
 
     /// Length of the suffix that a stack shares with the previous one, in frames.
     #[inline]
-    fn kept(&self, frames: &[u64]) -> usize {
+    fn shared(&self, frames: &[u64]) -> usize {
         let most = self.depth.min(frames.len());
         let known = if self.walked { self.unchanged.min(most) } else { 0 };
         let (before, now) = (outermost(&self.previous, most), outermost(frames, most));
@@ -194,53 +195,53 @@ impl StackChain {
             before.ends_with(now.get(most - known..).unwrap_or(&[])),
             "a walk told of other frames"
         );
-        let mut kept = known;
-        while kept < most && before.get(most - 1 - kept) == now.get(most - 1 - kept) {
-            kept += 1;
+        let mut shared = known;
+        while shared < most && before.get(most - 1 - shared) == now.get(most - 1 - shared) {
+            shared += 1;
         }
-        kept
+        shared
     }
 
     /// Encodes a stack into the buffer, and remembers it.
     #[inline(always)]
     fn encode(&mut self, form: Form, head: &StackHead, frames: &[u64]) -> Encoded {
-        let kept = match form {
-            Form::Next | Form::Later(_) => self.kept(frames),
+        let shared = match form {
+            Form::Next | Form::Later(_) => self.shared(frames),
             Form::First => {
                 self.recent.fill(0);
                 self.literal = 0;
                 0
             }
-            Form::Standalone => return self.encode_aside(head, frames),
+            Form::Standalone => return self.encode_standalone(head, frames),
         };
-        // SAFETY: there are at most MAX_DEPTH frames, and `kept` is at most their number.
-        let (wide, end) = unsafe { self.encode_new(frames, kept) };
-        self.finish(Encoded { form, kept, wide, start: FRAMES_AT, end }, head, frames)
+        // SAFETY: there are at most MAX_DEPTH frames, and `shared` is at most their number.
+        let (wide, end) = unsafe { self.encode_new(frames, shared) };
+        self.finish(Encoded { form, shared, wide, start: FRAMES_AT, end }, head, frames)
     }
 
     /// Encodes the frames before the shared suffix, and remembers them. Returns whether literal frames are wide, and
     /// where the frames end. Zeros follow, to pad the last word.
     ///
     /// # Safety
-    /// `kept` must be at most `frames.len()`, and that at most MAX_DEPTH.
+    /// `shared` must be at most `frames.len()`, and that at most MAX_DEPTH.
     #[inline(always)]
-    unsafe fn encode_new(&mut self, frames: &[u64], kept: usize) -> (bool, usize) {
-        let count = frames.len() - kept;
+    unsafe fn encode_new(&mut self, frames: &[u64], shared: usize) -> (bool, usize) {
+        let count = frames.len() - shared;
         let new = frames.as_ptr();
         let buffer = self.buffer.as_mut_ptr();
         let mut literal = 0;
-        // SAFETY: `count + kept` is at most MAX_DEPTH, which `previous` and `buffer` have space for.
+        // SAFETY: `count + shared` is at most MAX_DEPTH, which `previous` and `buffer` have space for.
         unsafe {
-            let previous = self.previous.as_mut_ptr().add(MAX_DEPTH - kept - count);
+            let previous = self.previous.as_mut_ptr().add(MAX_DEPTH - shared - count);
             let codes = buffer.add(FRAMES_AT);
             let words = codes.add(count);
             for at in 0..count {
                 let frame = *new.add(at);
                 previous.add(at).write(frame);
-                let place = recent_place(frame);
-                let recent = &mut self.recent[usize::from(place)];
+                let index = recent_index(frame);
+                let recent = &mut self.recent[usize::from(index)];
                 // A hit is as good as random, so avoid a branch.
-                let code = if_equal(*recent, frame, place, LITERAL);
+                let code = if_equal(*recent, frame, index, LITERAL);
                 *recent = frame;
                 codes.add(at).write(code);
                 words.add(8 * literal).cast::<u64>().write_unaligned(frame.to_le());
@@ -276,27 +277,27 @@ impl StackChain {
         };
         let literal = frames.iter().zip(codes).filter(|(_, code)| **code == LITERAL);
         let mut end = FRAMES_AT + count;
-        for ((frame, _), place) in literal.zip(words.as_chunks_mut().0) {
-            *place = frame.to_le_bytes();
-            end += place.len();
+        for ((frame, _), to) in literal.zip(words.as_chunks_mut().0) {
+            *to = frame.to_le_bytes();
+            end += to.len();
         }
         end
     }
 
     #[cold]
     #[inline(never)]
-    fn encode_aside(&mut self, head: &StackHead, frames: &[u64]) -> Encoded {
+    fn encode_standalone(&mut self, head: &StackHead, frames: &[u64]) -> Encoded {
         let rest = self.buffer.get_mut(FRAMES_AT..).unwrap_or(&mut []);
         let mut end = FRAMES_AT;
-        for (frame, place) in frames.iter().zip(rest.as_chunks_mut().0) {
-            *place = frame.to_le_bytes();
-            end += place.len();
+        for (frame, to) in frames.iter().zip(rest.as_chunks_mut().0) {
+            *to = frame.to_le_bytes();
+            end += to.len();
         }
         if let Some(zeros) = self.buffer.get_mut(end..).and_then(<[u8]>::first_chunk_mut::<8>) {
             *zeros = [0; 8];
         }
         self.finish(
-            Encoded { form: Form::Standalone, kept: 0, wide: false, start: FRAMES_AT, end },
+            Encoded { form: Form::Standalone, shared: 0, wide: false, start: FRAMES_AT, end },
             head,
             frames,
         )
@@ -305,8 +306,8 @@ impl StackChain {
     /// Writes the head before the frames.
     #[inline(always)]
     fn finish(&mut self, encoded: Encoded, head: &StackHead, frames: &[u64]) -> Encoded {
-        let new = frames.len() - encoded.kept;
-        let numbers = encoded.kept | new | head.weight as usize;
+        let new = frames.len() - encoded.shared;
+        let numbers = encoded.shared | new | head.weight as usize;
         if (encoded.form == Form::Next) & (numbers < 0x80) & !encoded.wide {
             return self.finish_next(encoded, head, new);
         }
@@ -318,14 +319,14 @@ impl StackChain {
     fn finish_next(&mut self, encoded: Encoded, head: &StackHead, new: usize) -> Encoded {
         let mut before = Backwards { buffer: &mut self.buffer, at: FRAMES_AT };
         let mut first = Form::NEXT;
-        // Bytes that are not kept are overwritten by the next.
+        // Bytes that are not used are overwritten by the next.
         before.put_if(head.nonce != 0, &head.nonce.to_le_bytes());
         first |= if head.nonce != 0 { flag::NONCE } else { 0 };
         before.put_if(head.end != 0, &[head.end]);
         first |= if head.end != 0 { flag::END } else { 0 };
         before.put_if(head.weight != 1, &[head.weight as u8]);
         first |= if head.weight != 1 { flag::WEIGHT } else { 0 };
-        before.put(&[first, head.source, encoded.kept as u8, new as u8]);
+        before.put(&[first, head.source, encoded.shared as u8, new as u8]);
         Encoded { start: before.at, ..encoded }
     }
 
@@ -348,7 +349,7 @@ impl StackChain {
         before.put_varint(new as u64);
         let distance = encoded.form.distance();
         if distance != 0 {
-            before.put_varint(encoded.kept as u64);
+            before.put_varint(encoded.shared as u64);
         }
         if distance > 1 {
             before.put_varint(distance);
@@ -367,9 +368,9 @@ struct Write<'a, B> {
     frames: &'a [u64],
     /// Whether the chain has a stack.
     linked: bool,
-    aside: bool,
+    standalone: bool,
     /// The contents of the buffer, and the position they were encoded for.
-    done: Option<(Encoded, Place)>,
+    done: Option<(Encoded, Position)>,
 }
 
 impl<B: Preface> Write<'_, B> {
@@ -380,17 +381,17 @@ impl<B: Preface> Write<'_, B> {
         pool: &P,
         now: &impl Fn() -> u64,
     ) -> Result<Committed, Loss> {
-        let size = |this: &mut Self, place| {
-            let encoded = this.chain.encode(this.form_at(place), this.head, this.frames);
-            this.done = Some((encoded, place));
+        let size = |this: &mut Self, position| {
+            let encoded = this.chain.encode(this.form_at(position), this.head, this.frames);
+            this.done = Some((encoded, position));
             this.preface.words() + encoded.words()
         };
         match cursor.try_write(pool, B::KIND, now, &mut self, size, Self::fill)? {
             Some(committed) => Ok(committed),
             // A copy, because only that has an address.
             None => {
-                let Self { chain, preface, head, frames, linked, aside, done } = self;
-                Write { chain, preface, head, frames, linked, aside, done }.run_again(cursor, pool, now)
+                let Self { chain, preface, head, frames, linked, standalone, done } = self;
+                Write { chain, preface, head, frames, linked, standalone, done }.run_again(cursor, pool, now)
             }
         }
     }
@@ -415,22 +416,22 @@ impl<B: Preface> Write<'_, B> {
     }
 
     #[inline(never)]
-    fn encode_again(&mut self, place: Place) -> usize {
-        let form = self.form_at(place);
+    fn encode_again(&mut self, position: Position) -> usize {
+        let form = self.form_at(position);
         let encoded = match (self.done.map(|done| done.0), form) {
             (Some(before @ Encoded { form: Form::First, .. }), _) => before,
             (None, _) | (_, Form::First) => self.chain.encode(form, self.head, self.frames),
             // Only the distance has changed: the frames stay as encoded.
             (Some(before), _) => self.chain.finish(Encoded { form, ..before }, self.head, self.frames),
         };
-        self.preface.words() + self.done.insert((encoded, place)).0.words()
+        self.preface.words() + self.done.insert((encoded, position)).0.words()
     }
 
     #[inline(always)]
-    fn form_at(&self, place: Place) -> Form {
-        match (self.aside, self.linked) {
+    fn form_at(&self, position: Position) -> Form {
+        match (self.standalone, self.linked) {
             (true, _) => Form::Standalone,
-            (_, true) => self.chain.form_at(place),
+            (_, true) => self.chain.form_at(position),
             _ => Form::First,
         }
     }
@@ -438,7 +439,7 @@ impl<B: Preface> Write<'_, B> {
     /// Fills the record and publishes it.
     #[inline(always)]
     fn fill<P: Pool>(&mut self, record: Reservation<'_, P>) -> Committed {
-        if let Some((encoded, place)) = self.done {
+        if let Some((encoded, position)) = self.done {
             let (before, words) = record.words().split_at_checked(self.preface.words()).unwrap_or((&[], &[]));
             debug_assert_eq!(words.len(), encoded.words());
             self.preface.put(|at, value| {
@@ -448,9 +449,9 @@ impl<B: Preface> Write<'_, B> {
             });
             // SAFETY: the buffer holds that many words from `start` on, including the padding.
             unsafe { store_bytes(words, self.chain.buffer.as_ptr().add(encoded.start)) };
-            if !self.aside {
+            if !self.standalone {
                 self.chain.depth = self.frames.len();
-                self.chain.place = place;
+                self.chain.position = position;
                 self.chain.walked = false;
                 self.chain.linked = true;
             }
@@ -473,8 +474,8 @@ impl Backwards<'_> {
     #[inline]
     fn put<const N: usize>(&mut self, bytes: &[u8; N]) {
         self.at = self.at.saturating_sub(N);
-        if let Some(place) = self.buffer.get_mut(self.at..).and_then(|rest| rest.first_chunk_mut()) {
-            *place = *bytes;
+        if let Some(position) = self.buffer.get_mut(self.at..).and_then(|rest| rest.first_chunk_mut()) {
+            *position = *bytes;
         }
     }
 

@@ -123,7 +123,7 @@ pub struct CopyWriter<'b, F> {
     at: usize,
     number: u32,
     zeros: u64,
-    place: u64,
+    position: u64,
     code: u64,
     unaligned: u64,
     generated: u64,
@@ -141,8 +141,9 @@ impl<'b, F: FnMut(RecordKind, u64, &[u8]) -> Result<(), Loss>> CopyWriter<'b, F>
         put: F,
     ) -> Result<Self, Loss> {
         let (start, pc) = (head.start, head.pc);
-        let (place, code, unaligned, generated) = (start, pc, start, pc);
-        let mut writer = Self { buffer, at: 0, number: 0, zeros: 0, place, code, unaligned, generated, put };
+        let (position, code, unaligned, generated) = (start, pc, start, pc);
+        let mut writer =
+            Self { buffer, at: 0, number: 0, zeros: 0, position, code, unaligned, generated, put };
         let flags = [
             (head.code_only, flag::CODE_ONLY),
             (head.beside, flag::BESIDE),
@@ -185,9 +186,9 @@ impl<'b, F: FnMut(RecordKind, u64, &[u8]) -> Result<(), Loss>> CopyWriter<'b, F>
 
     /// Writes a word that is copied.
     pub fn keep(&mut self, word: CopiedWord) -> Result<(), Loss> {
-        self.place = self.place.wrapping_add(self.zeros * 8);
+        self.position = self.position.wrapping_add(self.zeros * 8);
         self.token(word)?;
-        self.place = self.place.wrapping_add(8);
+        self.position = self.position.wrapping_add(8);
         Ok(())
     }
 
@@ -203,9 +204,9 @@ impl<'b, F: FnMut(RecordKind, u64, &[u8]) -> Result<(), Loss>> CopyWriter<'b, F>
         self.flush_zeros()?;
         let value = word.value();
         let distance = |from: u64| value.wrapping_sub(from) as i64;
-        let from_place = distance(self.place);
+        let from_position = distance(self.position);
         let (kind, distance) = match word {
-            CopiedWord::Stack(_) if from_place % 8 == 0 => (token::STACK, from_place / 8),
+            CopiedWord::Stack(_) if from_position % 8 == 0 => (token::STACK, from_position / 8),
             CopiedWord::Stack(_) => (token::OTHER, distance(self.unaligned)),
             CopiedWord::Code(_) => (token::CODE, distance(self.code)),
             CopiedWord::Generated(..) => (token::OTHER, distance(self.generated)),
@@ -261,8 +262,8 @@ impl<'b, F: FnMut(RecordKind, u64, &[u8]) -> Result<(), Loss>> CopyWriter<'b, F>
         if self.at == PIECE {
             self.flush(false)?;
         }
-        if let Some(place) = self.buffer.bytes.get_mut(self.at) {
-            *place = byte;
+        if let Some(to) = self.buffer.bytes.get_mut(self.at) {
+            *to = byte;
         }
         self.at += 1;
         Ok(())
@@ -322,7 +323,7 @@ pub struct CopyReader<'a> {
     pub head: CopyHead,
     rest: Bytes<'a>,
     registers: u8,
-    place: u64,
+    position: u64,
     code: u64,
     unaligned: u64,
     generated: u64,
@@ -364,7 +365,7 @@ impl<'a> CopyReader<'a> {
             head,
             rest,
             registers,
-            place: start,
+            position: start,
             code: pc,
             unaligned: start,
             generated: pc,
@@ -397,7 +398,7 @@ impl<'a> CopyReader<'a> {
                 Copied::Word(_) => 1,
             };
             words = words.checked_add(count).filter(|words| *words <= WORDS_MOST)?;
-            self.place = self.place.wrapping_add(count * 8);
+            self.position = self.position.wrapping_add(count * 8);
             take(copied);
         }
         let last = self.rest.byte()?;
@@ -419,7 +420,7 @@ impl<'a> CopyReader<'a> {
             token::ZEROS if value == 0 => return Some(None),
             token::ZEROS => return Some(Some(Copied::Zeros(value))),
             token::STACK => {
-                CopiedWord::Stack(self.place.wrapping_add((unzigzag(value) as u64).wrapping_mul(8)))
+                CopiedWord::Stack(self.position.wrapping_add((unzigzag(value) as u64).wrapping_mul(8)))
             }
             token::CODE => {
                 self.code = self.code.wrapping_add(unzigzag(value) as u64);

@@ -6,7 +6,7 @@
 //! [`MAX_DEPTH`].
 
 use crate::stack::{
-    Form, LITERAL, MAX_DEPTH, RECENT, StackHead, distance, flag, frame_at, is_near, recent_place,
+    Form, LITERAL, MAX_DEPTH, RECENT, StackHead, distance, flag, frame_at, is_near, recent_index,
 };
 
 /// Why a stack record cannot be decoded.
@@ -24,7 +24,7 @@ pub struct EncodedStack<'a> {
     /// The fixed part, without the frames.
     pub head: StackHead,
     form: Form,
-    kept: usize,
+    shared: usize,
     new: usize,
     wide: bool,
     frames: &'a [u8],
@@ -41,7 +41,7 @@ impl<'a> EncodedStack<'a> {
             return None;
         }
         let form = Form::from_bits(first, || f.varint())?;
-        let kept = if form.distance() != 0 { f.varint()? } else { 0 };
+        let shared = if form.distance() != 0 { f.varint()? } else { 0 };
         let new = f.varint()?;
         let weight = if first & flag::WEIGHT == 0 { 1 } else { u32::try_from(f.varint()?).ok()? };
         let end = if first & flag::END == 0 { 0 } else { f.byte()? };
@@ -51,24 +51,24 @@ impl<'a> EncodedStack<'a> {
             || (first & flag::END != 0 && end == 0)
             || (first & flag::NONCE != 0 && nonce == 0);
         let wide = first & flag::WIDE != 0;
-        if says_default || (wide && form == Form::Standalone) || kept.checked_add(new)? > MAX_DEPTH as u64 {
+        if says_default || (wide && form == Form::Standalone) || shared.checked_add(new)? > MAX_DEPTH as u64 {
             return None;
         }
-        Some(Self { head, form, kept: kept as usize, new: new as usize, wide, frames: f.0 })
+        Some(Self { head, form, shared: shared as usize, new: new as usize, wide, frames: f.0 })
     }
 
     /// Number of frames, at most [`MAX_DEPTH`].
     #[must_use]
     #[inline]
     pub fn depth(&self) -> usize {
-        self.kept + self.new
+        self.shared + self.new
     }
 
     /// Length in frames of the suffix shared with the stack [`before`](Self::before).
     #[must_use]
     #[inline]
-    pub fn kept(&self) -> usize {
-        self.kept
+    pub fn shared(&self) -> usize {
+        self.shared
     }
 
     /// Sequence number in its thread of the stack that it refers to, if it does; `sequence` is its own.
@@ -81,16 +81,16 @@ impl<'a> EncodedStack<'a> {
         }
     }
 
-    /// Whether it is a standalone record, to be read by [`decode_aside`](Self::decode_aside).
+    /// Whether it is a standalone record, to be read by [`decode_standalone`](Self::decode_standalone).
     #[must_use]
     #[inline]
-    pub fn is_aside(&self) -> bool {
+    pub fn is_standalone(&self) -> bool {
         self.form == Form::Standalone
     }
 
     /// Stores the frames of a standalone record, root first, in the first [`depth`](Self::depth) elements of `frames`.
-    pub fn decode_aside(&self, frames: &mut [u64]) -> Result<(), Undecodable> {
-        if !self.is_aside() {
+    pub fn decode_standalone(&self, frames: &mut [u64]) -> Result<(), Undecodable> {
+        if !self.is_standalone() {
             return Err(Undecodable::Unlinked);
         }
         let frames = frames.get_mut(..self.new).ok_or(Undecodable::Malformed)?;
@@ -113,8 +113,8 @@ impl<'a> EncodedStack<'a> {
         let (codes, words) = self.frames.split_at_checked(self.new).ok_or(Undecodable::Malformed)?;
         let mut words = Bytes(words);
         let mut near = true;
-        for (place, &code) in out.iter_mut().rev().zip(codes) {
-            *place = match code {
+        for (frame, &code) in out.iter_mut().rev().zip(codes) {
+            *frame = match code {
                 LITERAL => {
                     let frame = self.literal(&mut words, literal).ok_or(Undecodable::Malformed)?;
                     near &= is_near(distance(frame, literal));
@@ -124,12 +124,12 @@ impl<'a> EncodedStack<'a> {
                 _ => recent[usize::from(code)],
             };
             // A frame in the table must be encoded by its index, never as a literal.
-            let at = recent_place(*place);
+            let at = recent_index(*frame);
             let entry = &mut recent[usize::from(at)];
-            if code != if *entry == *place { at } else { LITERAL } {
+            if code != if *entry == *frame { at } else { LITERAL } {
                 return Err(Undecodable::Malformed);
             }
-            *entry = *place;
+            *entry = *frame;
         }
         if near == self.wide {
             return Err(Undecodable::Malformed);
@@ -200,12 +200,12 @@ impl StackDecoder {
                 if !linked || sequence.wrapping_sub(self.sequence) != stack.form.distance() {
                     return Err(Undecodable::Unlinked);
                 }
-                if stack.kept > self.depth {
+                if stack.shared > self.depth {
                     return Err(Undecodable::Malformed);
                 }
             }
         }
-        let new = frames.get_mut(stack.kept..).unwrap_or(&mut []);
+        let new = frames.get_mut(stack.shared..).unwrap_or(&mut []);
         self.literal = stack.new_frames(self.literal, &mut self.recent, new)?;
         (self.linked, self.sequence, self.depth) = (true, sequence, stack.depth());
         Ok(())

@@ -170,17 +170,17 @@ impl<'a> Fields<'a> {
             }
             return;
         }
-        let mut place = 1;
+        let mut index = 1;
         for (at, (value, length)) in self.values.iter().zip(self.lengths).take(self.types.count()).enumerate()
         {
             if self.types.get(at) != FieldType::Str {
-                put(place, *value);
-                place += 1;
+                put(index, *value);
+                index += 1;
                 continue;
             }
             let cut = if usize::from(length) == STRING_MOST { CUT } else { 0 };
-            put(place, u64::from(length) | if *value == 0 { NULL } else { cut });
-            place += 1;
+            put(index, u64::from(length) | if *value == 0 { NULL } else { cut });
+            index += 1;
             for from in (0..usize::from(length)).step_by(8) {
                 let count = (usize::from(length) - from).min(8);
                 let mut bytes = [0; 8];
@@ -188,8 +188,8 @@ impl<'a> Fields<'a> {
                     // SAFETY: the caller of `measure` promised the bytes up to the measured length.
                     *byte = unsafe { (*value as usize as *const u8).add(from + number).read_volatile() };
                 }
-                put(place, u64::from_le_bytes(bytes));
-                place += 1;
+                put(index, u64::from_le_bytes(bytes));
+                index += 1;
             }
         }
     }

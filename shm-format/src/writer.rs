@@ -2,7 +2,7 @@
 //!
 //! A record is reserved by one same-thread compare-and-swap of a private word, filled in place, and committed. A
 //! signal handler of the same thread may do the same between any two instructions. What must never happen here:
-//! waiting, allocation, a call that is not in this crate, a loop without a bound, a panic, or a write at a place that
+//! waiting, allocation, a call that is not in this crate, a loop without a bound, a panic, or a write at a position that
 //! depends on a value read from shared memory.
 //!
 //! ```text
@@ -40,9 +40,9 @@ const LEAVE: u64 = 2;
 /// Words of a record besides its payload: the header, and the full time if it is far from the chunk's.
 const OVERHEAD: usize = 2;
 
-/// The place of a thread's next record. All zeros are a place that no record refers to.
+/// Where a thread's next record goes. All zeros are a position that no record refers to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Place {
+pub(crate) struct Position {
     chunk: u16,
     /// As read from the chunk; decides only how a record is encoded.
     generation: u64,
@@ -50,7 +50,7 @@ pub(crate) struct Place {
     pub(crate) sequence: u64,
 }
 
-impl Place {
+impl Position {
     pub(crate) const NOWHERE: Self = Self { chunk: 0, generation: 0, sequence: 0 };
 
     pub(crate) fn is_in_chunk_of(self, other: Self) -> bool {
@@ -183,7 +183,7 @@ impl ThreadCursor {
         Ok(record.commit())
     }
 
-    /// One attempt of [`reserve`](Self::reserve), with a length that depends on the place, and a function for the
+    /// One attempt of [`reserve`](Self::reserve), with a length that depends on the position, and a function for the
     /// reservation. `None`: try again, up to [`RETRIES`] times.
     #[inline(always)]
     pub(crate) fn try_write<'a, P: Pool, S, T>(
@@ -192,7 +192,7 @@ impl ThreadCursor {
         kind: RecordKind,
         now: &impl Fn() -> u64,
         state: &mut S,
-        size: impl FnOnce(&mut S, Place) -> usize,
+        size: impl FnOnce(&mut S, Position) -> usize,
         then: impl FnOnce(&mut S, Reservation<'a, P>) -> T,
     ) -> Result<Option<T>, Loss> {
         let word = Reserve(self.inner.word.load(Ordering::Relaxed));
@@ -202,7 +202,7 @@ impl ThreadCursor {
             let Some(published) = self.help(chunk, generation, word) else { return Ok(None) };
             pool.step(Step::Helped);
             let sequence = word.sequence(self.inner.sequence.load(Ordering::Relaxed));
-            let payload_words = size(state, Place { chunk: word.chunk(), generation, sequence });
+            let payload_words = size(state, Position { chunk: word.chunk(), generation, sequence });
             if payload_words > chunk.words.len().saturating_sub(OVERHEAD) {
                 return self.lose(Loss::TooLarge);
             }
@@ -256,14 +256,14 @@ impl ThreadCursor {
         Ok(None)
     }
 
-    /// The place of the next record, if it fits there.
+    /// The position of the next record, if it fits there.
     #[inline(always)]
-    pub(crate) fn next_place<P: Pool>(&self, pool: &P) -> Option<Place> {
+    pub(crate) fn next_position<P: Pool>(&self, pool: &P) -> Option<Position> {
         let word = Reserve(self.inner.word.load(Ordering::Relaxed));
         let chunk = pool.chunk(usize::from(word.chunk()))?;
         let generation = State(chunk.header.state.load(Ordering::Relaxed)).generation();
         let sequence = word.sequence(self.inner.sequence.load(Ordering::Relaxed));
-        Some(Place { chunk: word.chunk(), generation, sequence })
+        Some(Position { chunk: word.chunk(), generation, sequence })
     }
 
     /// Ends the thread's use of the pool: its chunk goes to the reader. To be called on the thread, with no record

@@ -153,7 +153,7 @@ fn write(mapping: &Mapping) {
     second.write(&region, 1000, 3_000);
     drop(second.cursor.reserve(&region, RecordKind::Stack, 1, || 3_001).unwrap());
     let mut nested = StackChain::new();
-    let _ = nested.write_aside(&second.cursor, &region, stack(1001), &frames(1001), || 3_002).unwrap();
+    let _ = nested.write_standalone(&second.cursor, &region, stack(1001), &frames(1001), || 3_002).unwrap();
     second.write(&region, 1002, 3_003 + (1 << 33));
     std::mem::forget(second.cursor.reserve(&region, RecordKind::Stack, 2, || 4_000 + (1 << 33)).unwrap());
     let control = region.control();

@@ -61,7 +61,7 @@ fn read_all(reader: &mut RegionReader) {
             if let Some(stack) = EncodedStack::parse(record.payload) {
                 assert!(stack.depth() <= MAX_DEPTH);
                 let _ = decoder.decode(&stack, record.sequence, &mut frames);
-                let _ = stack.decode_aside(&mut frames);
+                let _ = stack.decode_standalone(&mut frames);
             }
         });
         assert!(stats.records + stats.torn + stats.void + stats.unknown <= most + 3, "{stats:?}");

@@ -215,10 +215,10 @@ fn read_on(mapping: &Mapping, log: &Log<'_>, once: bool, pass: Pass) {
 /// acknowledged.
 fn hold_on(mapping: &Mapping, log: &Log<'_>) {
     let (mut reader, mut scratch) = (mapping.open(), vec![0; 32 << 10]);
-    let (mut places, mut told) = (vec![0; reader.chunks()], vec![0; reader.chunks()]);
+    let (mut positions, mut told) = (vec![0; reader.chunks()], vec![0; reader.chunks()]);
     let mut taken = Vec::new();
     for pass in 0u64.. {
-        let stats = reader.drain_holding(Pass::Live, &mut scratch, &mut places, &mut |chunk, record| {
+        let stats = reader.drain_holding(Pass::Live, &mut scratch, &mut positions, &mut |chunk, record| {
             if !record.again {
                 rig::check(record.payload);
                 let thread = u64::from(chunk.tid) << 40;
@@ -228,10 +228,10 @@ fn hold_on(mapping: &Mapping, log: &Log<'_>) {
         assert_eq!(stats.violations + stats.torn + stats.unknown + stats.void, 0, "{stats:?}");
         if pass % 3 == 2 {
             taken.drain(..).for_each(|entry| log.push(entry));
-            for (index, (place, told)) in places.iter().zip(&mut told).enumerate() {
-                if place != told {
-                    reader.acknowledge(index as u32, *place);
-                    *told = *place;
+            for (index, (position, told)) in positions.iter().zip(&mut told).enumerate() {
+                if position != told {
+                    reader.acknowledge(index as u32, *position);
+                    *told = *position;
                 }
             }
         }
@@ -288,12 +288,12 @@ fn readers_are_killed(read: impl Fn(&Mapping, &Log<'_>)) {
     read_on(&mapping, &log, true, Pass::Final);
 
     let (mut seen, mut again) = (BTreeMap::new(), 0);
-    for [record, place] in log.entries() {
-        match seen.insert(record, place) {
+    for [record, position] in log.entries() {
+        match seen.insert(record, position) {
             None => {}
             // Delivered by a reader that died before it could log it: the same record of the same generation.
-            Some(before) if before == place => again += 1,
-            Some(before) => panic!("record {record:#x} came from {before:#x} and {place:#x}"),
+            Some(before) if before == position => again += 1,
+            Some(before) => panic!("record {record:#x} came from {before:#x} and {position:#x}"),
         }
     }
     let expected: BTreeSet<u64> =

@@ -121,7 +121,7 @@ fn held_records_come_once_and_again_to_a_successor_until_acknowledged() {
     let cursor = ThreadCursor::new();
     cursor.begin(7, 1);
     let mut scratch = vec![0; 4096];
-    let (mut places, mut number) = (vec![0; reader.chunks()], 0);
+    let (mut positions, mut number) = (vec![0; reader.chunks()], 0);
     // More than a chunk at a time, so that some are claimed and one is being written.
     for round in 1..=2 {
         for _ in 0..30 {
@@ -129,7 +129,7 @@ fn held_records_come_once_and_again_to_a_successor_until_acknowledged() {
             number += 1;
         }
         let mut drain =
-            || reader.drain_holding(Pass::Live, &mut scratch, &mut places, &mut |_, _| {}).records;
+            || reader.drain_holding(Pass::Live, &mut scratch, &mut positions, &mut |_, _| {}).records;
         assert_eq!((drain(), drain()), (30, 0), "round {round}");
     }
     // No chunk was released: the pool fills up.
@@ -142,8 +142,9 @@ fn held_records_come_once_and_again_to_a_successor_until_acknowledged() {
         seen
     };
     assert_eq!(seen(Pass::Look), all);
-    reader.drain_holding(Pass::Live, &mut scratch, &mut places, &mut |_, _| {});
-    let released = (0..).zip(&places).filter(|(index, place)| reader.acknowledge(*index, **place)).count();
+    reader.drain_holding(Pass::Live, &mut scratch, &mut positions, &mut |_, _| {});
+    let released =
+        (0..).zip(&positions).filter(|(index, position)| reader.acknowledge(*index, **position)).count();
     assert_eq!(released, 4, "whole chunks go back to the writers");
     assert_eq!(seen(Pass::Live), 0);
     let _ = write(&cursor, &region, 7, 0, 20).unwrap();

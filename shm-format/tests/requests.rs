@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 
 use rig::{Mapping, geometry};
 use shm_format::{
-    ANSWERS_LEN, AnswerHead, Mode, Nonce, Occasion, Progress, REQUEST_SLOTS, Region, RegionReader,
+    ANSWERS_LEN, AnswerHead, Mode, Nonce, Progress, REQUEST_SLOTS, Region, RegionReader, Trigger,
 };
 
 const TID: u32 = 4711;
@@ -21,7 +21,7 @@ fn pair(mapping: &Mapping) -> (Region, RegionReader) {
 }
 
 fn head(tid: u32) -> AnswerHead {
-    AnswerHead { tid, thread_seq: 3, depth: 0, end: 2, occasion: Occasion::Tick, entered: 77, walked: 99 }
+    AnswerHead { tid, thread_seq: 3, depth: 0, end: 2, trigger: Trigger::Tick, entered: 77, walked: 99 }
 }
 
 fn frames() -> Box<[u64; AnswerHead::MAX_FRAMES]> {
@@ -149,8 +149,8 @@ fn hostile_words_hurt_neither_side() {
             inside[at].store(inside[at].load(Ordering::Relaxed) ^ random() & random(), Ordering::Relaxed);
         }
         answered += region.answer(&head(TID), &[9; 1500]);
-        let place = (geometry(8).total_len() / 8) + slot * 1024 + (random() % 5) as usize;
-        inside[place].store(random(), Ordering::Relaxed);
+        let word = (geometry(8).total_len() / 8) + slot * 1024 + (random() % 5) as usize;
+        inside[word].store(random(), Ordering::Relaxed);
         let _ = (requests.progress(nonce), requests.take(nonce, &mut frames()), requests.withdraw(nonce));
         let _ = (region.was_requested(nonce), region.has_requests(), requests.is_closed());
     }

@@ -105,15 +105,15 @@ fn interrupted_among(idle: u32, chunks: u32, step: Step, skip: u32, nested: u64,
         other.begin(100 + thread, 100 + thread);
         let _ = other.reserve(&region, RecordKind::Void, 1, tick).unwrap().commit();
     }
-    let aside = RefCell::new(BTreeMap::new());
+    let standalone = RefCell::new(BTreeMap::new());
     let cursor = ThreadCursor::new();
     cursor.begin(1, 1);
     let handler = |_: &Interrupted<'_>| {
         for number in 0..nested {
             let head = StackHead { weight: 1, end: 0, source: 9, nonce: 1 + number };
             let frames = grown(&mut Random(number + 77), &[1, 2, 3]);
-            let _ = StackChain::new().write_aside(&cursor, &region, head, &frames, tick).unwrap();
-            aside.borrow_mut().insert((1, head.nonce), (head, frames));
+            let _ = StackChain::new().write_standalone(&cursor, &region, head, &frames, tick).unwrap();
+            standalone.borrow_mut().insert((1, head.nonce), (head, frames));
         }
         if jumps {
             resume_unwind(Box::new(()));
@@ -139,7 +139,7 @@ fn interrupted_among(idle: u32, chunks: u32, step: Step, skip: u32, nested: u64,
         }
         written.insert((1, head.nonce), (head, frames.clone()));
     }
-    written.append(&mut aside.borrow_mut());
+    written.append(&mut standalone.borrow_mut());
     let (mut seen, mut decoders) = (BTreeMap::new(), Decoders::by_nonce());
     decoders.drain(&mut mapping.open(), Pass::Final, &mut seen);
     // A write abandoned by a jump is complete if it got that far, and otherwise missing.
@@ -236,8 +236,8 @@ fn decode_after(before: &[(u64, Vec<u8>)], sequence: u64, payload: &[u8]) -> Res
     }
     let stack = EncodedStack::parse(payload).ok_or(Undecodable::Malformed)?;
     assert!(stack.depth() <= MAX_DEPTH);
-    if stack.is_aside() {
-        stack.decode_aside(&mut frames)?;
+    if stack.is_standalone() {
+        stack.decode_standalone(&mut frames)?;
     } else {
         decoder.decode(&stack, sequence, &mut frames)?;
     }
@@ -287,7 +287,7 @@ fn only_the_canonical_encoding_is_accepted() {
     const FIRST: u8 = 1;
     const WIDE: u8 = 1 << 5;
     let frame = 0x1234_u64;
-    let place = ((frame as u32).wrapping_mul(0x9e37_79b9) >> 24) as u8;
+    let index = ((frame as u32).wrapping_mul(0x9e37_79b9) >> 24) as u8;
     let near = 8 * frame as u32;
     let decode = |parts: &[&[u8]]| {
         let mut payload = parts.concat();
@@ -301,10 +301,10 @@ fn only_the_canonical_encoding_is_accepted() {
     let far = 1_u64 << 40;
     assert_eq!(decode(&[&[FIRST | WIDE, 0, 1, 0], &far.to_le_bytes()]), Ok(vec![far]));
     // A literal for a frame in the table; an index of an empty entry, or of another frame.
-    assert_eq!(decode(&[&[FIRST, 0, 2, 0, place], &near.to_le_bytes()]), Ok(vec![frame, frame]));
+    assert_eq!(decode(&[&[FIRST, 0, 2, 0, index], &near.to_le_bytes()]), Ok(vec![frame, frame]));
     assert_eq!(decode(&[&[FIRST, 0, 2, 0, 0], &near.to_le_bytes(), &[0; 4]]), malformed);
-    assert_eq!(decode(&[&[FIRST, 0, 1, place]]), malformed);
-    assert_eq!(decode(&[&[FIRST, 0, 2, 0, place ^ 1], &near.to_le_bytes()]), malformed);
+    assert_eq!(decode(&[&[FIRST, 0, 1, index]]), malformed);
+    assert_eq!(decode(&[&[FIRST, 0, 2, 0, index ^ 1], &near.to_le_bytes()]), malformed);
     // Frame 0 hashes to index 0, which means "literal".
     assert_eq!(decode(&[&[FIRST, 0, 2, 0, 0], &[0; 8]]), Ok(vec![0, 0]));
     // Wide without a literal frame, or in a standalone record.
@@ -322,9 +322,9 @@ fn hostile_bytes_cause_neither_panics_nor_endless_loops() {
         let at = random.below(payloads.len() as u64) as usize;
         let mut payload = payloads[at].1.clone();
         for _ in 0..=random.below(4) {
-            let place = random.below(payload.len() as u64) as usize;
-            payload[place] = match random.below(4) {
-                0 => payload[place] ^ 1 << random.below(8),
+            let at = random.below(payload.len() as u64) as usize;
+            payload[at] = match random.below(4) {
+                0 => payload[at] ^ 1 << random.below(8),
                 1 => 0xff,
                 2 => 0,
                 _ => random.next() as u8,

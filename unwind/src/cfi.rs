@@ -6,7 +6,7 @@
 use crate::arch::Abi;
 use crate::cursor::{self, Cursor};
 use crate::end::End;
-pub use crate::entry::{Cie, Entry, Extent, Fde, entries};
+pub use crate::entry::{CfiEntry, Cie, Extent, Fde, entries};
 use crate::frame_row::{FrameRow, Row};
 use crate::narrow_row::NarrowRow;
 use crate::pointer::{self, Bases};
@@ -125,7 +125,7 @@ fn scan<'a, A: Abi>(eh_frame: &Section<'a>, address: u64) -> Option<Fde<'a, A>> 
     for _ in 0..LINEAR_LIMIT {
         let extent = Extent::at(eh_frame, offset)?;
         offset = extent.end;
-        let Entry::Fde { cie } = extent.entry else { continue };
+        let CfiEntry::Fde { cie } = extent.entry else { continue };
         let Some(cie) = Cie::at(eh_frame, cie) else { continue };
         match Fde::with_cie(eh_frame, &extent, cie) {
             Some(fde) if fde.contains(address) => return Some(fde),

@@ -58,7 +58,7 @@ pub fn compile(eh_frame: Section<'_>, bias: u64, build_id: &[u8]) -> Result<Vec<
 /// The table for `eh_frame` of a file for `machine`, whose addresses are its virtual addresses plus `bias` (0 for a
 /// file on disk).
 ///
-/// A malformed FDE keeps its rows up to the error; the rest becomes complex, so that the exact evaluation decides.
+/// A malformed FDE keeps its rows up to the error; the rest becomes complex, so that all registers are evaluated.
 pub fn compile_for(
     machine: Machine,
     eh_frame: Section<'_>,
@@ -93,8 +93,8 @@ fn compile_as<A: Abi>(eh_frame: Section<'_>, bias: u64, build_id: &[u8]) -> Resu
 /// Records in a compiled table which file it was compiled from.
 pub fn set_source(table: &mut [u8], source: &Source) {
     let numbers = [source.device, source.inode, source.size, source.modified_ns];
-    for (place, number) in table[SOURCE_AT..HEADER].chunks_mut(8).zip(numbers) {
-        place.copy_from_slice(&number.to_le_bytes());
+    for (field, number) in table[SOURCE_AT..HEADER].chunks_mut(8).zip(numbers) {
+        field.copy_from_slice(&number.to_le_bytes());
     }
     seal(table);
 }

@@ -45,7 +45,7 @@ fn rewrite(debug_frame: &[u8], bias: u64) -> Vec<u8> {
             Some(cie) => {
                 let known = cies.binary_search_by_key(&cie, |&(there, _)| there as u64);
                 // The CIE pointer is relative to its own field, which follows the length.
-                known.ok().and_then(|place| u32::try_from(here + 4 - cies[place].1).ok())
+                known.ok().and_then(|at| u32::try_from(here + 4 - cies[at].1).ok())
             }
         };
         let length = u32::try_from(entry.body.len() + 4).ok();

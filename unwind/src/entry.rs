@@ -61,7 +61,7 @@ pub struct Fde<'a, A = Native> {
 
 /// Kind of an entry of `.eh_frame`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Entry {
+pub enum CfiEntry {
     /// A CIE.
     Cie,
     /// An FDE.
@@ -81,7 +81,7 @@ pub struct Extent {
     /// Offset of the first byte after the entry.
     pub end: usize,
     /// Kind of the entry.
-    pub entry: Entry,
+    pub entry: CfiEntry,
 }
 
 impl Extent {
@@ -102,8 +102,8 @@ impl Extent {
         let end = id_position.checked_add(length).filter(|&end| end <= section.bytes.len())?;
         let id = cursor.u32()?;
         let entry = match id {
-            0 => Entry::Cie,
-            distance => Entry::Fde { cie: id_position.checked_sub(distance as usize)? },
+            0 => CfiEntry::Cie,
+            distance => CfiEntry::Fde { cie: id_position.checked_sub(distance as usize)? },
         };
         (cursor.position() <= end).then_some(Extent { offset, body: cursor.position(), end, entry })
     }
@@ -123,7 +123,7 @@ impl<A: Abi> Cie<A> {
     /// The CIE at `offset`; `None` if there is none or it is malformed.
     pub fn at(section: &Section<'_>, offset: usize) -> Option<Self> {
         let extent = Extent::at(section, offset)?;
-        if extent.entry != Entry::Cie {
+        if extent.entry != CfiEntry::Cie {
             return None;
         }
         let mut cursor = Cursor::at(section.bytes.get(..extent.end)?, extent.body);
@@ -196,7 +196,7 @@ impl<'a, A: Abi> Fde<'a, A> {
     /// The FDE at `offset`; `None` if there is none or it is malformed.
     pub fn at(section: &Section<'a>, offset: usize) -> Option<Self> {
         let extent = Extent::at(section, offset)?;
-        let Entry::Fde { cie } = extent.entry else { return None };
+        let CfiEntry::Fde { cie } = extent.entry else { return None };
         Self::with_cie(section, &extent, Cie::at(section, cie)?)
     }
 

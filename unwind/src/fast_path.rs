@@ -1,4 +1,4 @@
-//! The hot loop: steps from frame to frame by simple rules from the cache.
+//! The hot loop: steps from frame to frame by fast rules from the cache.
 //!
 //! The dependency chain from one return address to the next is the whole cost: load, index, load, shift, add. Everything
 //! else runs beside it, and what differs from frame to frame is selected without a branch. The loop calls no function, so
@@ -10,15 +10,15 @@ use core::hint::select_unpredictable;
 use crate::arch::WORD;
 use crate::arch::native;
 use crate::memory::Memory;
-use crate::rule_cache::{RuleCache, SimpleRule};
+use crate::rule_cache::{FastRule, RuleCache};
 use crate::rules::Rules;
-use crate::stack_cache::{Entry, Previous};
+use crate::stack_cache::{CachedFrame, Previous};
 
 /// Maximum number of rules taken from tables without a cache lookup while the cache is nearly empty: the depth of most
 /// stacks.
 const UNASKED: usize = 64;
 
-/// A run of simple steps.
+/// A run of fast steps.
 pub(crate) struct FastPath<'w> {
     rules: Rules<'w>,
     /// The return address of the current frame.
@@ -36,19 +36,19 @@ impl<'w> FastPath<'w> {
         Self { rules, address, is_exact, sp, fp, steps: 0 }
     }
 
-    /// Steps through known memory and notes the frames, until there is no room, no simple rule, or a frame that the previous
+    /// Steps through known memory and notes the frames, until there is no room, no fast rule, or a frame that the previous
     /// walk visited. Returns that frame's index in the previous walk.
     #[inline(never)]
     pub(crate) fn go<M: Memory>(
         &mut self,
         previous: &Previous,
-        noted: &mut [Entry],
+        noted: &mut [CachedFrame],
         memory: &mut M,
     ) -> Option<usize> {
         let rules = self.rules;
-        let met = self.advance(previous, noted, memory, |address, _| rules.simple(address));
-        if met.is_some() || self.rules.knows(self.address) {
-            return met;
+        let hit = self.advance(previous, noted, memory, |address, _| rules.fast(address));
+        if hit.is_some() || self.rules.knows(self.address) {
+            return hit;
         }
         self.by_tables(previous, noted.get_mut(self.steps..)?, memory)
     }
@@ -59,7 +59,7 @@ impl<'w> FastPath<'w> {
     }
 
     /// The current frame: return address, stack pointer and frame pointer.
-    pub(crate) fn place(&self) -> (u64, u64, u64) {
+    pub(crate) fn registers(&self) -> (u64, u64, u64) {
         (self.address, self.sp, self.fp)
     }
 
@@ -69,7 +69,7 @@ impl<'w> FastPath<'w> {
     fn by_tables<M: Memory>(
         &mut self,
         previous: &Previous,
-        noted: &mut [Entry],
+        noted: &mut [CachedFrame],
         memory: &mut M,
     ) -> Option<usize> {
         let (rules, mut last) = (self.rules, None);
@@ -82,13 +82,13 @@ impl<'w> FastPath<'w> {
             native::prefetch(noted.get(..UNASKED).unwrap_or(&[]));
         }
         let (steps, mut address, mut left) = (self.steps, self.address, unasked);
-        let met = self.advance(previous, noted, memory, |address, is_exact| {
+        let hit = self.advance(previous, noted, memory, |address, is_exact| {
             if left > 0 {
                 left -= 1;
                 return rules.in_table(address, is_exact, &mut last);
             }
             if rules.knows(address) {
-                return rules.simple(address);
+                return rules.fast(address);
             }
             let rule = rules.in_table(address, is_exact, &mut last)?;
             rules.learn(address, rule);
@@ -99,26 +99,26 @@ impl<'w> FastPath<'w> {
             rules.learn(address, entry.rule());
             address = entry.address();
         }
-        met
+        hit
     }
 
     #[inline(always)]
     fn advance<M: Memory>(
         &mut self,
         previous: &Previous,
-        noted: &mut [Entry],
+        noted: &mut [CachedFrame],
         memory: &mut M,
-        mut simple_rule: impl FnMut(u64, bool) -> Option<SimpleRule>,
+        mut fast_rule: impl FnMut(u64, bool) -> Option<FastRule>,
     ) -> Option<usize> {
         let Self { rules, mut address, mut is_exact, mut sp, mut fp, .. } = *self;
         let until = memory.known_until(sp).saturating_sub(WORD - 1).min(1 << 63);
-        if address.wrapping_sub(1) >= RuleCache::MOST || sp < SimpleRule::MOST_REACH {
+        if address.wrapping_sub(1) >= RuleCache::MOST || sp < FastRule::MOST_REACH {
             return None;
         }
         let room = noted.len();
-        let mut places = noted.iter_mut();
-        let met = loop {
-            let Some(rule) = simple_rule(address, is_exact) else { break None };
+        let mut free = noted.iter_mut();
+        let hit = loop {
+            let Some(rule) = fast_rule(address, is_exact) else { break None };
             let base = select_unpredictable(rule.on_fp(), fp, sp);
             let slot = base.wrapping_add(rule.offset());
             let (word_slot, saved_slot) = (slot.wrapping_sub(rule.above()), slot.wrapping_sub(rule.reach()));
@@ -133,19 +133,19 @@ impl<'w> FastPath<'w> {
             if word.wrapping_sub(1) >= RuleCache::MOST {
                 break None;
             }
-            let Some(place) = places.next() else { break None };
+            let Some(entry) = free.next() else { break None };
             // SAFETY: both words are in known memory, as in `go`; `slot` is less than `until`, which is at most 2^63.
-            *place = unsafe { Entry::simple_unchecked(slot, word, rule, saved) };
+            *entry = unsafe { CachedFrame::fast_unchecked(slot, word, rule, saved) };
             (address, is_exact) = (word, false);
             fp = select_unpredictable(saved_slot == word_slot, fp, saved);
             sp = slot.wrapping_add(WORD);
-            let met = previous.find(slot, word, fp);
-            if met.is_some() {
-                break met;
+            let hit = previous.find(slot, word, fp);
+            if hit.is_some() {
+                break hit;
             }
         };
-        let steps = room - places.len();
+        let steps = room - free.len();
         *self = Self { rules, address, is_exact, sp, fp, steps: self.steps + steps };
-        met
+        hit
     }
 }

@@ -62,9 +62,9 @@ impl EhFrame {
 
     /// An FDE of a CIE with augmentation `zR` and `DW_EH_PE_pcrel | DW_EH_PE_sdata4`.
     pub(crate) fn fde(&mut self, cie: usize, start: u64, length: u64, code: &[u8]) -> usize {
-        let place = ADDRESS + self.bytes.len() as u64 + 8;
+        let field = ADDRESS + self.bytes.len() as u64 + 8;
         let mut body = Vec::new();
-        body.extend((start.wrapping_sub(place) as u32).to_le_bytes());
+        body.extend((start.wrapping_sub(field) as u32).to_le_bytes());
         body.extend((length as u32).to_le_bytes());
         body.push(0);
         body.extend(code);

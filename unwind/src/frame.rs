@@ -52,9 +52,10 @@ impl Frame {
 
     /// A frame of an interpreted function.
     pub const fn interpreted(frame: Interpreted) -> Self {
-        let place = (frame.function as u64 & Interpreted::MOST_FUNCTIONS as u64) << Interpreted::OFFSET_BITS;
+        let function =
+            (frame.function as u64 & Interpreted::MOST_FUNCTIONS as u64) << Interpreted::OFFSET_BITS;
         let offset = frame.offset as u64 & Interpreted::LAST_OFFSET as u64;
-        Self(place | offset | Self::INTERPRETED | (FoundBy::Region as u64) << 62)
+        Self(function | offset | Self::INTERPRETED | (FoundBy::Region as u64) << 62)
     }
 
     /// The interpreted frame; `None` for a native one.

@@ -1,4 +1,4 @@
-//! A row with the rules of all registers, for the exact evaluation.
+//! A row with the rules of all registers, for steps with all registers.
 
 use crate::arch::{Abi, Native};
 use crate::register_rule::{Packed, RegisterRule};

@@ -10,7 +10,7 @@ use crate::frame::{FoundBy, Frame};
 use crate::heuristic;
 use crate::memory::Memory;
 use crate::modules::Modules;
-use crate::stack_cache::{Entry, StackCache};
+use crate::stack_cache::{CachedFrame, StackCache};
 use crate::walk::Walk;
 
 /// Finds every word from the stack pointer up to `until` that points behind a call in a module. The frames are in
@@ -31,25 +31,27 @@ pub fn guess<M: Memory>(
     let mut depth = 0;
     let mut end = End::DepthLimit;
     if most > 0 {
-        stack_cache.note(depth, Entry::otherwise(Frame::new(registers.pc, FoundBy::Cfi, true), 0, None));
+        stack_cache
+            .note(depth, CachedFrame::otherwise(Frame::new(registers.pc, FoundBy::Cfi, true), 0, None));
         depth += 1;
     }
-    let mut place = registers.sp().checked_next_multiple_of(WORD).unwrap_or(until);
+    let mut slot = registers.sp().checked_next_multiple_of(WORD).unwrap_or(until);
     while depth < most {
-        if place >= until {
+        if slot >= until {
             end = End::Root;
             break;
         }
-        let Some(word) = memory.read(place) else {
+        let Some(word) = memory.read(slot) else {
             end = End::Unreadable;
             break;
         };
         let address = native::strip(word);
         if heuristic::follows_call(modules, address, memory) {
-            stack_cache.note(depth, Entry::otherwise(Frame::new(address, FoundBy::Guess, false), 0, None));
+            stack_cache
+                .note(depth, CachedFrame::otherwise(Frame::new(address, FoundBy::Guess, false), 0, None));
             depth += 1;
         }
-        place = place.saturating_add(WORD);
+        slot = slot.saturating_add(WORD);
     }
     stack_cache.end(depth, StackCache::CAPACITY, false);
     Walk::fresh(depth, end)

@@ -2,13 +2,13 @@
 
 use crate::arch::WORD;
 use crate::arch::native::{self, CALL_LENGTH, Call, INSTRUCTION_ALIGNMENT};
-use crate::chain::Chain;
 use crate::frame::FoundBy;
 use crate::memory::Memory;
 use crate::module::Module;
 use crate::modules::Modules;
+use crate::record_chain::RecordChain;
 use crate::rule::Rule;
-use crate::step::Place;
+use crate::step::FrameRegisters;
 
 /// Largest distance in bytes from the stack pointer at which a frame record is accepted.
 const FRAME_MAX: u64 = 1 << 20;
@@ -52,10 +52,10 @@ pub(crate) fn is_entry_stub<M: Memory>(
 /// of a function with a frame pointer.
 pub(crate) fn stub<M: Memory>(
     modules: &Modules<'_>,
-    at: &Place,
+    at: &FrameRegisters,
     memory: &mut M,
-    chain: &mut Chain,
-) -> Option<(Place, FoundBy)> {
+    chain: &mut RecordChain,
+) -> Option<(FrameRegisters, FoundBy)> {
     let stub = if at.exact { native::stub(at.pc, memory)? } else { return None };
     let pc = match stub.pushed {
         Some(distance) => memory.read(at.sp.checked_add(distance)?)?,
@@ -63,20 +63,20 @@ pub(crate) fn stub<M: Memory>(
     };
     let pc = native::strip(pc);
     let fp = if stub.fp_on_top { Some(memory.read(at.sp)?) } else { at.fp };
-    let caller = Place::caller(pc, at.sp.checked_add(stub.cfa)?, fp);
+    let caller = FrameRegisters::caller(pc, at.sp.checked_add(stub.cfa)?, fp);
     let found_by = if stub.plt { FoundBy::Cfi } else { FoundBy::FramePointer };
     let is_caller = is_return_address(modules, pc, memory) || chain.holds(modules, at, &caller, memory);
     is_caller.then_some((caller, found_by))
 }
 
-impl Chain {
+impl RecordChain {
     /// Whether `caller`, found by its frame record alone, may have jumped to the code at `at` instead of calling it.
     /// Only generated code does that.
     pub(crate) fn holds<M: Memory>(
         &mut self,
         modules: &Modules<'_>,
-        at: &Place,
-        caller: &Place,
+        at: &FrameRegisters,
+        caller: &FrameRegisters,
         memory: &mut M,
     ) -> bool {
         let may_jump = modules.find(at.lookup()).is_none() && is_near(modules, at, caller.pc);
@@ -95,12 +95,12 @@ impl Chain {
 }
 
 /// Whether `pc` is close enough to the generated code at `at` to come from the same JIT compiler.
-fn is_near(modules: &Modules<'_>, at: &Place, pc: u64) -> bool {
+fn is_near(modules: &Modules<'_>, at: &FrameRegisters, pc: u64) -> bool {
     pc.abs_diff(at.pc) < GENERATED_MAX && pc.abs_diff(at.sp) > FRAME_MAX && modules.find(pc).is_none()
 }
 
 /// The first frame record, starting with that of `at`, that a call created. All before it must be generated code.
-fn called<M: Memory>(modules: &Modules<'_>, at: &Place, memory: &mut M) -> Option<u64> {
+fn called<M: Memory>(modules: &Modules<'_>, at: &FrameRegisters, memory: &mut M) -> Option<u64> {
     let (mut below, mut record) = (at.sp, at.fp?);
     for _ in 0..CHAIN_MAX {
         if record.checked_sub(below)? > FRAME_MAX || record % WORD != 0 {
@@ -119,13 +119,13 @@ fn called<M: Memory>(modules: &Modules<'_>, at: &Place, memory: &mut M) -> Optio
 }
 
 /// The caller by its frame record: a record above the stack pointer whose return address follows a call, in a module or
-/// in generated code (JIT compilers keep frame pointers), or which is part of a [`Chain`].
+/// in generated code (JIT compilers keep frame pointers), or which is part of a [`RecordChain`].
 pub(crate) fn frame_pointer<M: Memory>(
     modules: &Modules<'_>,
-    at: &Place,
+    at: &FrameRegisters,
     memory: &mut M,
-    chain: &mut Chain,
-) -> Option<Place> {
+    chain: &mut RecordChain,
+) -> Option<FrameRegisters> {
     let record = at.fp?;
     let size = record.checked_sub(at.sp)?;
     if size > FRAME_MAX || record % WORD != 0 {
@@ -133,7 +133,7 @@ pub(crate) fn frame_pointer<M: Memory>(
     }
     let fp = memory.read(record)?;
     let pc = native::strip(memory.read(record.checked_add(WORD)?)?);
-    let caller = Place::caller(pc, record.checked_add(2 * WORD)?, Some(fp));
+    let caller = FrameRegisters::caller(pc, record.checked_add(2 * WORD)?, Some(fp));
     let is_caller = is_return_address(modules, pc, memory)
         || ends_record(modules, fp, pc, memory)
         || chain.holds(modules, at, &caller, memory);
@@ -145,10 +145,10 @@ pub(crate) fn frame_pointer<M: Memory>(
 /// caller is on the same stack.
 pub(crate) fn record<M: Memory>(
     modules: &Modules<'_>,
-    at: &Place,
+    at: &FrameRegisters,
     memory: &mut M,
-    chain: &mut Chain,
-) -> Option<(Place, bool)> {
+    chain: &mut RecordChain,
+) -> Option<(FrameRegisters, bool)> {
     if let Some(caller) = frame_pointer(modules, at, memory, chain) {
         return Some((caller, true));
     }
@@ -156,7 +156,7 @@ pub(crate) fn record<M: Memory>(
     let top = memory.read(at.sp).filter(|_| !at.exact);
     if let Some(pc) = top.filter(|&pc| follows_call(modules, pc, memory) && native::ends_thread(pc, memory)) {
         let sp = at.sp.checked_add(WORD)?;
-        return Some((Place::caller(pc, sp, at.fp), true));
+        return Some((FrameRegisters::caller(pc, sp, at.fp), true));
     }
     let record = at.fp.filter(|record| record % WORD == 0 && *record != 0)?;
     let fp = memory.read(record)?;
@@ -168,11 +168,11 @@ pub(crate) fn record<M: Memory>(
     // With frame pointers in use the next record is further out, or there is none.
     let goes_on = fp == 0 || fp > record;
     (is_far && goes_on && ends_record(modules, fp, pc, memory))
-        .then_some((Place::caller(pc, sp, Some(fp)), false))
+        .then_some((FrameRegisters::caller(pc, sp, Some(fp)), false))
 }
 
 /// Whether the code at `pc` has no caller: the function that every goroutine returns to, or the one that ends a thread.
-pub(crate) fn is_outermost<M: Memory>(at: &Place, memory: &mut M) -> bool {
+pub(crate) fn is_outermost<M: Memory>(at: &FrameRegisters, memory: &mut M) -> bool {
     !at.exact
         && (native::ends_thread(at.pc, memory)
             || (at.fp == Some(0) && native::goroutine_end(at.pc, memory).is_some()))
@@ -186,42 +186,46 @@ fn ends_record<M: Memory>(modules: &Modules<'_>, fp: u64, pc: u64, memory: &mut 
 }
 
 /// The caller by the first word above the stack pointer that can be a return address.
-pub(crate) fn scan<M: Memory>(modules: &Modules<'_>, at: &Place, memory: &mut M) -> Option<Place> {
+pub(crate) fn scan<M: Memory>(
+    modules: &Modules<'_>,
+    at: &FrameRegisters,
+    memory: &mut M,
+) -> Option<FrameRegisters> {
     memory.distrust();
-    let mut place = at.sp.checked_next_multiple_of(WORD)?;
+    let mut slot = at.sp.checked_next_multiple_of(WORD)?;
     if modules.find(at.lookup()).is_none() {
-        return scan_generated(modules, at, place, memory);
+        return scan_generated(modules, at, slot, memory);
     }
     for _ in 0..SCAN_WORDS {
-        let pc = native::strip(memory.read(place)?);
-        place = place.checked_add(WORD)?;
+        let pc = native::strip(memory.read(slot)?);
+        slot = slot.checked_add(WORD)?;
         if follows_call(modules, pc, memory) {
-            return Some(Place::caller(pc, place, at.fp));
+            return Some(FrameRegisters::caller(pc, slot, at.fp));
         }
     }
     None
 }
 
-/// The caller of generated code. Prefers the word from `place` on that follows a direct call to the closest address
+/// The caller of generated code. Prefers the word from `slot` on that follows a direct call to the closest address
 /// below `at`; otherwise takes the first one that follows an indirect call. Frames of generated code contain unused
 /// space in which stale return addresses remain.
 fn scan_generated<M: Memory>(
     modules: &Modules<'_>,
-    at: &Place,
-    mut place: u64,
+    at: &FrameRegisters,
+    mut slot: u64,
     memory: &mut M,
-) -> Option<Place> {
+) -> Option<FrameRegisters> {
     let (mut below, mut nearest, mut direct, mut indirect) = (0, 0, None, None);
     for _ in 0..SCAN_WORDS {
-        let Some(word) = memory.read(place) else { break };
+        let Some(word) = memory.read(slot) else { break };
         let pc = native::strip(word);
-        place = place.checked_add(WORD)?;
+        slot = slot.checked_add(WORD)?;
         if let Some(call) = call_to(modules, at, pc, memory) {
             // JIT compilers save the caller's frame pointer first, even where they use the register otherwise.
             let is_saved = modules.find(pc - 1).is_none()
                 && below % WORD == 0
-                && below.checked_sub(place).is_some_and(|size| size <= FRAME_MAX);
-            let caller = Place::caller(pc, place, if is_saved { Some(below) } else { at.fp });
+                && below.checked_sub(slot).is_some_and(|size| size <= FRAME_MAX);
+            let caller = FrameRegisters::caller(pc, slot, if is_saved { Some(below) } else { at.fp });
             match call {
                 Call::Direct(target) if target > nearest => (nearest, direct) = (target, Some(caller)),
                 Call::Direct(_) => {}
@@ -234,7 +238,7 @@ fn scan_generated<M: Memory>(
 }
 
 /// The call before `pc`, if it can have led to the generated code at `at`.
-fn call_to<M: Memory>(modules: &Modules<'_>, at: &Place, pc: u64, memory: &mut M) -> Option<Call> {
+fn call_to<M: Memory>(modules: &Modules<'_>, at: &FrameRegisters, pc: u64, memory: &mut M) -> Option<Call> {
     let in_module = modules.find(pc.checked_sub(1)?).is_some();
     if !in_module && !is_near(modules, at, pc) {
         return None;
@@ -297,15 +301,16 @@ mod tests {
         }
     }
 
-    const AT: Place = Place { pc: 0x9900, sp: 0x7000, fp: Some(0x7010), exact: true, link: Link::LOST };
+    const AT: FrameRegisters =
+        FrameRegisters { pc: 0x9900, sp: 0x7000, fp: Some(0x7010), exact: true, link: Link::LOST };
     const CALL_RAX: [u8; 8] = [0x90, 0x90, 0x90, 0x90, 0x90, 0x90, 0xff, 0xd0];
     const NO_CALL: [u8; 8] = [0x90; 8];
 
     fn by_pointer(code: [u8; 8]) -> Option<u64> {
         let modules = [Module { start: 0x1000, end: 0x2000, ..Module::default() }];
         let modules = Modules::new(&modules, 0)?;
-        frame_pointer(&modules, &AT, &mut Record { caller: 0x9008, code }, &mut Chain::new(AT.sp))
-            .map(|place| place.pc)
+        frame_pointer(&modules, &AT, &mut Record { caller: 0x9008, code }, &mut RecordChain::new(AT.sp))
+            .map(|slot| slot.pc)
     }
 
     #[test]
@@ -334,17 +339,17 @@ mod tests {
     fn a_goroutine_has_an_outermost_frame() {
         let modules = [Module { start: 0x1000, end: 0x2000, ..Module::default() }];
         let modules = Modules::new(&modules, 0).unwrap();
-        let at = Place { pc: 0x1500, exact: false, ..AT };
-        let (end, same_stack) = record(&modules, &at, &mut Goroutine, &mut Chain::new(AT.sp)).unwrap();
+        let at = FrameRegisters { pc: 0x1500, exact: false, ..AT };
+        let (end, same_stack) = record(&modules, &at, &mut Goroutine, &mut RecordChain::new(AT.sp)).unwrap();
         assert_eq!((end.pc, end.sp, end.fp, same_stack), (0x1101, 0x7020, Some(0), true));
         assert!(is_outermost(&end, &mut Goroutine) && !is_outermost(&at, &mut Goroutine));
-        assert!(!is_outermost(&Place { fp: Some(0x7000), ..end }, &mut Goroutine));
+        assert!(!is_outermost(&FrameRegisters { fp: Some(0x7000), ..end }, &mut Goroutine));
         // On the scheduler's stack, with the frame pointer still the goroutine's.
-        let at = Place { sp: 0x9000, ..at };
-        let (end, same_stack) = record(&modules, &at, &mut Goroutine, &mut Chain::new(0x8000)).unwrap();
+        let at = FrameRegisters { sp: 0x9000, ..at };
+        let (end, same_stack) = record(&modules, &at, &mut Goroutine, &mut RecordChain::new(0x8000)).unwrap();
         assert_eq!((end.pc, same_stack), (0x1101, false));
         // A stale frame pointer of a frame further in.
-        assert_eq!(record(&modules, &at, &mut Goroutine, &mut Chain::new(0x7000)), None);
+        assert_eq!(record(&modules, &at, &mut Goroutine, &mut RecordChain::new(0x7000)), None);
     }
 
     /// A stack that ends at 0x7000, with other memory behind it.
@@ -369,8 +374,8 @@ mod tests {
         let modules = [Module { start: 0x1000, end: 0x2000, ..Module::default() }];
         let modules = Modules::new(&modules, 0).unwrap();
         for exact in [false, true] {
-            let at = Place { pc: 0x1500, sp: 0x7000, fp: Some(0), exact, ..AT };
-            assert_eq!(record(&modules, &at, &mut Ended::default(), &mut Chain::new(AT.sp)), None);
+            let at = FrameRegisters { pc: 0x1500, sp: 0x7000, fp: Some(0), exact, ..AT };
+            assert_eq!(record(&modules, &at, &mut Ended::default(), &mut RecordChain::new(AT.sp)), None);
             assert_eq!(scan(&modules, &at, &mut Ended::default()), None);
         }
     }
@@ -403,15 +408,15 @@ mod tests {
     }
 
     /// The callers found by following frame pointers from generated code.
-    fn jumped(at: Place, stack: &[(u64, u64)]) -> std::vec::Vec<u64> {
+    fn jumped(at: FrameRegisters, stack: &[(u64, u64)]) -> std::vec::Vec<u64> {
         let modules = [Module { start: 0x1000, end: 0x2000, ..Module::default() }];
         let modules = Modules::new(&modules, 0).unwrap();
-        let (mut chain, mut memory) = (Chain::new(AT.sp), Jumps(stack));
-        let next = |at: &Place| frame_pointer(&modules, at, &mut memory, &mut chain);
+        let (mut chain, mut memory) = (RecordChain::new(AT.sp), Jumps(stack));
+        let next = |at: &FrameRegisters| frame_pointer(&modules, at, &mut memory, &mut chain);
         let callers: std::vec::Vec<u64> =
-            std::iter::successors(Some(at), next).skip(1).map(|place| place.pc).collect();
-        let alone = frame_pointer(&modules, &at, &mut Jumps(stack), &mut Chain::new(AT.sp));
-        assert_eq!(alone.map(|place| place.pc), callers.first().copied());
+            std::iter::successors(Some(at), next).skip(1).map(|slot| slot.pc).collect();
+        let alone = frame_pointer(&modules, &at, &mut Jumps(stack), &mut RecordChain::new(AT.sp));
+        assert_eq!(alone.map(|slot| slot.pc), callers.first().copied());
         callers
     }
 
@@ -419,7 +424,7 @@ mod tests {
 
     #[test]
     fn records_without_calls_are_followed_up_to_one_with() {
-        let at = Place { sp: LOW, fp: Some(LOW + 0x10), ..AT };
+        let at = FrameRegisters { sp: LOW, fp: Some(LOW + 0x10), ..AT };
         let stack = |second: u64, caller: u64, end: u64| {
             let (first, third) = (LOW + 0x10, LOW + 0x80);
             [
@@ -441,31 +446,32 @@ mod tests {
             assert_eq!(jumped(at, &stack(second, caller, 0x9208)), [], "{caller:x}");
         }
         // Ahead-of-time compiled code always calls.
-        assert_eq!(jumped(Place { pc: 0x1100, ..at }, &stack(second, 0x9008, 0x9208)), []);
+        assert_eq!(jumped(FrameRegisters { pc: 0x1100, ..at }, &stack(second, 0x9008, 0x9208)), []);
     }
 
     #[test]
     fn generated_code_is_called_from_nearby_code() {
         let modules = [Module { start: 0x1000, end: 0x2000, ..Module::default() }];
         let modules = Modules::new(&modules, 0).unwrap();
-        let at = Place { sp: LOW, fp: Some(7), ..AT };
+        let at = FrameRegisters { sp: LOW, fp: Some(7), ..AT };
         let stack =
             |below, caller| [(LOW, 0x9108), (LOW + 8, 0x4000_9208), (LOW + 16, below), (LOW + 24, caller)];
-        let among = |at: &Place, below, caller| scan(&modules, at, &mut Jumps(&stack(below, caller)));
-        let found = |at: &Place, below| among(at, below, 0x9208);
-        assert_eq!(found(&at, LOW + 0x40), Some(Place::caller(0x9208, LOW + 32, Some(LOW + 0x40))));
+        let among =
+            |at: &FrameRegisters, below, caller| scan(&modules, at, &mut Jumps(&stack(below, caller)));
+        let found = |at: &FrameRegisters, below| among(at, below, 0x9208);
+        assert_eq!(found(&at, LOW + 0x40), Some(FrameRegisters::caller(0x9208, LOW + 32, Some(LOW + 0x40))));
         // The call's target must be the running code.
-        assert_eq!(among(&at, 0, 0x9308), Some(Place::caller(0x9308, LOW + 32, Some(7))));
+        assert_eq!(among(&at, 0, 0x9308), Some(FrameRegisters::caller(0x9308, LOW + 32, Some(7))));
         assert_eq!(among(&at, 0, 0x9408), None);
         // A direct call of a module stays in the module.
         assert_eq!(among(&at, 0, 0x1208), None);
-        assert_eq!(among(&at, LOW + 0x40, 0x1308), Some(Place::caller(0x1308, LOW + 32, Some(7))));
+        assert_eq!(among(&at, LOW + 0x40, 0x1308), Some(FrameRegisters::caller(0x1308, LOW + 32, Some(7))));
         // A stale return address from an earlier call of another function.
         let earlier = [(LOW, 0x9308), (LOW + 8, 0x9208), (LOW + 16, 0), (LOW + 24, 0x9688)];
-        let caller = Some(Place::caller(0x9688, LOW + 32, Some(7)));
+        let caller = Some(FrameRegisters::caller(0x9688, LOW + 32, Some(7)));
         assert_eq!(scan(&modules, &at, &mut Jumps(&earlier)), caller);
         // The word below is no frame pointer.
-        assert_eq!(found(&at, LOW), Some(Place::caller(0x9208, LOW + 32, Some(7))));
-        assert_eq!(found(&Place { pc: 0x1100, ..at }, LOW), None);
+        assert_eq!(found(&at, LOW), Some(FrameRegisters::caller(0x9208, LOW + 32, Some(7))));
+        assert_eq!(found(&FrameRegisters { pc: 0x1100, ..at }, LOW), None);
     }
 }

@@ -165,8 +165,8 @@ fn damaged_sections() {
     for _ in 0..400 {
         let mut made = made_up(&mut random);
         for _ in 0..1 + random.below(20) {
-            let place = random.below(made.bytes.len() as u64) as usize;
-            made.bytes[place] = random.edge() as u8;
+            let at = random.below(made.bytes.len() as u64) as usize;
+            made.bytes[at] = random.edge() as u8;
         }
         let cut = random.below(made.bytes.len() as u64 + 1) as usize;
         if random.below(4) == 0 {
@@ -196,8 +196,8 @@ fn damaged_real_files() {
     for _ in 0..60 {
         let mut damaged = Vec::from(bytes);
         for _ in 0..1 + random.below(200) {
-            let place = random.below(damaged.len() as u64) as usize;
-            damaged[place] = random.edge() as u8;
+            let at = random.below(damaged.len() as u64) as usize;
+            damaged[at] = random.edge() as u8;
         }
         let damaged = Section { bytes: &damaged, ..section };
         if let Ok(bytes) = compile(damaged, 0, &[]) {
@@ -213,8 +213,8 @@ fn damaged_real_files() {
     let size = own.len().min(1 << 20);
     for _ in 0..2000 {
         let mut headers = Vec::from(&own[..64]);
-        let place = random.below(64) as usize;
-        headers[place] = random.edge() as u8;
+        let at = random.below(64) as usize;
+        headers[at] = random.edge() as u8;
         headers.extend(&own[size - 4096..size]);
         let _ = ElfFile::parse(&headers);
     }
@@ -229,8 +229,8 @@ fn damaged_tables() {
         let made = made_up(&mut random);
         let mut bytes = compile(made.section(), 0, &[]).unwrap();
         for _ in 0..1 + random.below(3) {
-            let place = 32 + random.below(bytes.len() as u64 - 32) as usize;
-            bytes[place] = random.edge() as u8;
+            let at = 32 + random.below(bytes.len() as u64 - 32) as usize;
+            bytes[at] = random.edge() as u8;
         }
         let sum = checksum(&bytes[32..]);
         bytes[24..32].copy_from_slice(&sum.to_le_bytes());

@@ -1,15 +1,15 @@
 //! Recognises frame records that no call created, for code that scans a stack without walking it.
 
-use crate::chain::Chain;
 use crate::heuristic::GENERATED_MAX;
 use crate::memory::Memory;
 use crate::modules::Modules;
-use crate::step::Place;
+use crate::record_chain::RecordChain;
+use crate::step::FrameRegisters;
 
 /// Recognises such records in address order. Accepts the same ones as [`walk`](fn@crate::walk).
 #[derive(Debug)]
 pub struct Jumps {
-    chain: Chain,
+    chain: RecordChain,
     /// The generated code seen last, and code far from it seen before: the code after a call need not come from the
     /// same JIT compiler. 0 for none.
     code: [u64; 2],
@@ -20,7 +20,7 @@ impl Jumps {
     #[must_use]
     pub fn new(modules: &Modules<'_>, pc: u64) -> Self {
         let code = if modules.find(pc).is_none() { pc } else { 0 };
-        Self { chain: Chain::new(0), code: [code, 0] }
+        Self { chain: RecordChain::new(0), code: [code, 0] }
     }
 
     /// Reports a return address in generated code.
@@ -45,7 +45,8 @@ impl Jumps {
         memory: &mut M,
     ) -> bool {
         let Some(code) = self.code.into_iter().find(|code| is_near(*code, pc)) else { return false };
-        let (code, caller) = (Place::caller(code, sp, Some(below)), Place::caller(pc, sp, Some(fp)));
+        let (code, caller) =
+            (FrameRegisters::caller(code, sp, Some(below)), FrameRegisters::caller(pc, sp, Some(fp)));
         self.chain.holds(modules, &code, &caller, memory)
     }
 }

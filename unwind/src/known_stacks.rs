@@ -2,7 +2,7 @@
 //!
 //! A program allocates at a few places in turn, so a stack is rarely that of the previous walk, but often that of a
 //! recent one. The stack cache knows one walk; this table knows several. A stack is looked up by where its walk began,
-//! and is valid if all the words that its steps depend on are unchanged. Only stacks that simple steps walked to the
+//! and is valid if all the words that its steps depend on are unchanged. Only stacks that fast steps walked to the
 //! root are kept. What must never happen here: accepting a stack of which one word was not compared.
 
 use crate::arch::{Registers, WORD};
@@ -62,12 +62,12 @@ impl KnownStack {
     /// Adds the word at this offset; false if there is no room.
     fn add(&mut self, offset: u64, word: u64) -> bool {
         let at = usize::from(self.count);
-        let (Some(place), Some(value), Ok(short)) =
+        let (Some(offset_at), Some(value), Ok(short)) =
             (self.offsets.get_mut(at), self.words.get_mut(at), u32::try_from(offset))
         else {
             return false;
         };
-        (*place, *value) = (short, word);
+        (*offset_at, *value) = (short, word);
         self.count += 1;
         self.reach = self.reach.max(offset);
         true
@@ -131,22 +131,22 @@ impl KnownStacks {
             return None;
         }
         // SAFETY: the word is in known memory.
-        let place = place(sp, unsafe { memory.load(sp) });
-        let stack = self.stacks.get(place)?;
+        let index = index_of(sp, unsafe { memory.load(sp) });
+        let stack = self.stacks.get(index)?;
         let is_same = stack.sp == sp
             && stack.pc == leaf.pc
             && stack.generation == generation
             && (!stack.by_fp || stack.fp == leaf.fp())
             && stack.reach < until - sp;
         // SAFETY: memory is known to be readable from the stack pointer to the end of the highest word.
-        (is_same && unsafe { stack.holds(memory) }).then_some(place)
+        (is_same && unsafe { stack.holds(memory) }).then_some(index)
     }
 
-    /// The frames of the stack at index `place`, leaf first, without the one at which its walk began.
+    /// The frames of the stack at `index`, leaf first, without the one at which its walk began.
     #[inline]
     #[must_use]
-    pub fn frames(&self, place: usize) -> &[u64] {
-        let Some(stack) = self.stacks.get(place) else { return &[] };
+    pub fn frames(&self, index: usize) -> &[u64] {
+        let Some(stack) = self.stacks.get(index) else { return &[] };
         stack.words.get(..usize::from(stack.depth)).unwrap_or(&[])
     }
 
@@ -164,8 +164,8 @@ impl KnownStacks {
             return None;
         }
         // SAFETY: the word is in known memory.
-        let place = place(sp, unsafe { memory.load(sp) });
-        let stack = self.stacks.get_mut(place)?;
+        let index = index_of(sp, unsafe { memory.load(sp) });
+        let stack = self.stacks.get_mut(index)?;
         self.is_used = true;
         // Mark the entry as empty first, so that an interrupted update leaves no stack.
         (stack.sp, stack.count, stack.reach) = (0, 0, 0);
@@ -173,13 +173,13 @@ impl KnownStacks {
         (stack.pc, stack.fp, stack.by_fp) = (leaf.pc, leaf.fp(), by_fp);
         (stack.generation, stack.depth) = (generation, u8::try_from(depth).ok()?);
         stack.sp = sp;
-        Some(place)
+        Some(index)
     }
 }
 
 /// Index of a stack, from its stack pointer and the word there, which is the return address.
 #[inline]
-fn place(sp: u64, word: u64) -> usize {
+fn index_of(sp: u64, word: u64) -> usize {
     // Fibonacci hashing of what differs between calls: the address, and the depth.
     ((word ^ sp.rotate_left(20)).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (64 - STACK_BITS)) as usize
 }

@@ -10,7 +10,7 @@
 //! 2. [`RuleCache`]: the packed [`Rule`] of a program counter seen before;
 //! 3. [`Table`]: rows compiled ahead of time, if the [`Module`] has them;
 //! 4. the FDE found through `.eh_frame_hdr`, decoded on demand;
-//! 5. for rules that need more than the stack and frame pointer: the exact evaluation of all registers;
+//! 5. for rules that need more than the stack and frame pointer: the evaluation of all registers;
 //! 6. the unwinder registered for the region of code, if there is one: [`Regions`];
 //! 7. call frame information that the program registered for generated code;
 //! 8. without any CFI: the frame pointer, then a bounded scan for a return address. Both mark the frame.
@@ -21,11 +21,11 @@ extern crate alloc;
 #[cfg(test)]
 extern crate std;
 
+mod all_registers;
 mod arch;
 pub mod cfi;
 #[cfg(test)]
 mod cfi_tests;
-mod chain;
 #[cfg(feature = "compile")]
 pub mod compile;
 mod cursor;
@@ -35,7 +35,6 @@ pub mod elf_file;
 pub mod elf_image;
 mod end;
 mod entry;
-mod exact;
 mod expression;
 mod fast_path;
 #[cfg(test)]
@@ -59,6 +58,7 @@ mod pointer;
 mod program;
 #[cfg(test)]
 mod program_tests;
+mod record_chain;
 mod regions;
 #[cfg(test)]
 mod regions_tests;
@@ -84,9 +84,9 @@ mod walk;
 #[cfg(test)]
 mod walk_tests;
 
+pub use all_registers::registers_of_cfa;
 pub use arch::{Aarch64, Abi, Machine, Native, Registers, X86_64};
 pub use end::End;
-pub use exact::registers_of_cfa;
 pub use frame::{FoundBy, Frame, Interpreted};
 pub use frame_row::{Cfa, FrameRow};
 pub use guess::{guess, is_behind_call, strip};

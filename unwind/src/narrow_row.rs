@@ -59,17 +59,17 @@ impl<A: Abi> Row for NarrowRow<A> {
 impl<A: Abi> NarrowRow<A> {
     /// The packed rule. `section` holds the row's expressions.
     pub(crate) fn rule(&self, section: &[u8], signal: bool) -> Rule {
-        let place = match self.return_address.unpack() {
+        let return_address = match self.return_address.unpack() {
             RegisterRule::Undefined => return Rule::ROOT.with_signal(signal),
             // The return address was never saved: the outermost frame.
             RegisterRule::Same if A::PUSHED_AT.is_some() => return Rule::ROOT.with_signal(signal),
-            register_rule => place::<A>(register_rule),
+            register_rule => return_address::<A>(register_rule),
         };
-        match place {
-            Some(place) if !signal && self.sp == Packed::SAME => {
+        match return_address {
+            Some(return_address) if !signal && self.sp == Packed::SAME => {
                 let placed = |rule: Rule| match A::PUSHED_AT {
                     Some(_) => rule,
-                    None => rule.with_return_address(place),
+                    None => rule.with_return_address(return_address),
                 };
                 self.packed(section).map_or(Rule::COMPLEX, placed)
             }
@@ -97,7 +97,7 @@ impl<A: Abi> NarrowRow<A> {
 }
 
 /// Where the return address is, if a packed rule can express it.
-fn place<A: Abi>(register_rule: RegisterRule) -> Option<ReturnAddress> {
+fn return_address<A: Abi>(register_rule: RegisterRule) -> Option<ReturnAddress> {
     match (register_rule, A::PUSHED_AT) {
         (RegisterRule::AtCfa(offset), Some(pushed)) if offset != pushed => None,
         (RegisterRule::AtCfa(offset), _) => Some(ReturnAddress::AtCfa(i16::try_from(offset).ok()?)),

@@ -52,10 +52,10 @@ pub(crate) fn address(cursor: &mut Cursor<'_>, encoding: u8, bases: Bases) -> Op
         align(cursor, bases)?;
         return cursor.u64();
     }
-    let place = bases.section.wrapping_add(cursor.position() as u64);
+    let field = bases.section.wrapping_add(cursor.position() as u64);
     let base = match encoding & 0x70 {
         ABSPTR => 0,
-        PCREL => place,
+        PCREL => field,
         DATAREL => bases.data?,
         FUNCREL => bases.function?,
         _ => return None,
@@ -76,8 +76,8 @@ pub(crate) fn skip(cursor: &mut Cursor<'_>, encoding: u8, bases: Bases) -> Optio
 }
 
 fn align(cursor: &mut Cursor<'_>, bases: Bases) -> Option<()> {
-    let place = bases.section.wrapping_add(cursor.position() as u64);
-    cursor.skip((place.wrapping_neg() & 7) as usize)
+    let field = bases.section.wrapping_add(cursor.position() as u64);
+    cursor.skip((field.wrapping_neg() & 7) as usize)
 }
 
 #[cfg(test)]

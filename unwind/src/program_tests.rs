@@ -3,7 +3,7 @@
 use std::vec::Vec;
 
 use crate::arch::X86_64;
-use crate::cfi::{self, Entry};
+use crate::cfi::{self, CfiEntry};
 use crate::fixture::{EhFrame, LENGTH, START, one};
 use crate::frame_row::{Cfa, FrameRow};
 use crate::register_rule::RegisterRule;
@@ -14,7 +14,7 @@ const SP_8: Cfa = Cfa::Register { register: 7, offset: 8 };
 
 fn fde(made: &EhFrame) -> Fde<'_> {
     let section = made.section();
-    let extent = cfi::entries(section).find(|extent| extent.entry != Entry::Cie).unwrap();
+    let extent = cfi::entries(section).find(|extent| extent.entry != CfiEntry::Cie).unwrap();
     Fde::at(&section, extent.offset).unwrap()
 }
 
@@ -99,8 +99,8 @@ fn remembered_states_nest() {
 #[test]
 fn locations() {
     let set_loc = |target: u64, at: usize| {
-        let place = crate::fixture::ADDRESS + at as u64;
-        (target.wrapping_sub(place) as u32).to_le_bytes()
+        let field = crate::fixture::ADDRESS + at as u64;
+        (target.wrapping_sub(field) as u32).to_le_bytes()
     };
     // 0x44: advance 4, 02: advance 0x10, 03: advance 0x100, 04: advance 0x200.
     let code = [0x44, 0x0e, 16, 0x02, 0x10, 0x0e, 24, 0x03, 0, 1, 0x0e, 32, 0x04, 0, 2, 0, 0, 0x0e, 40];

@@ -158,8 +158,8 @@ mod tests {
         let mut fdes = [0; 4];
         for (number, pair) in fdes.chunks_mut(2).enumerate() {
             let cie = made.usual_cie();
-            for (place, fde) in pair.iter_mut().enumerate() {
-                let start = START + 2 * SIZE * (2 * number + place) as u64;
+            for (at, fde) in pair.iter_mut().enumerate() {
+                let start = START + 2 * SIZE * (2 * number + at) as u64;
                 *fde = made.fde(cie, start, SIZE, &[0x0e, 16 * (1 + number as u8)]);
             }
         }

@@ -27,7 +27,7 @@ pub enum Kind {
     FpMemory = 4,
     /// The expression that linkers emit for PLT stubs.
     Plt = 5,
-    /// Needs the exact evaluation of all registers.
+    /// Needs the evaluation of all registers.
     Complex = 6,
     /// The outermost frame: the return address is undefined.
     Root = 7,
@@ -150,10 +150,10 @@ impl Rule {
         }
     }
 
-    /// This rule with another place of the return address. For kinds without addend.
+    /// This rule with another location of the return address. For kinds without addend.
     #[inline]
-    pub fn with_return_address(self, place: ReturnAddress) -> Rule {
-        let bits = match place {
+    pub fn with_return_address(self, return_address: ReturnAddress) -> Rule {
+        let bits = match return_address {
             ReturnAddress::AtCfa(offset) => u64::from(offset as u16) << 48,
             ReturnAddress::InRegister => Self::IN_REGISTER,
         };
@@ -198,13 +198,13 @@ impl Rule {
         Rule(self.0 & !Self::FP | 1 << 4 | u64::from(offset as u16) << 32)
     }
 
-    /// This rule with the frame pointer's place from `other`.
+    /// This rule with the frame pointer's location from `other`.
     #[inline]
     pub(crate) fn with_fp_of(self, other: Rule) -> Rule {
         Rule(self.0 & !Self::FP | other.0 & Self::FP)
     }
 
-    /// This rule with the return address's place from `other`.
+    /// This rule with the return address's location from `other`.
     #[inline]
     pub(crate) fn with_return_address_of(self, other: Rule) -> Rule {
         Rule(self.0 & !Self::RETURN_ADDRESS | other.0 & Self::RETURN_ADDRESS)
@@ -239,9 +239,10 @@ mod tests {
     #[test]
     fn the_return_address_round_trips() {
         let rule = Rule::new(Kind::Fp, 96, 0, SavedFp::AtCfa(-96)).unwrap();
-        for place in [ReturnAddress::AtCfa(-88), ReturnAddress::AtCfa(8), ReturnAddress::InRegister] {
-            let placed = rule.with_return_address(place);
-            assert_eq!(placed.return_address(), place);
+        for return_address in [ReturnAddress::AtCfa(-88), ReturnAddress::AtCfa(8), ReturnAddress::InRegister]
+        {
+            let placed = rule.with_return_address(return_address);
+            assert_eq!(placed.return_address(), return_address);
             assert_eq!(placed.with_return_address(ReturnAddress::AtCfa(0)), rule);
             assert_eq!(Rule::from_bits(placed.bits()), Some(placed));
         }

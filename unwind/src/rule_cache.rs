@@ -7,8 +7,8 @@
 //! |---|---|---|
 //! | 0..=32 | 0..=33 | the address but for the index bits |
 //! | 33..=38 | 34..=39 | the snapshot's generation, never 0 |
-//! | 39..=40 | 40..=41 | if not simple, the [`Other`] kind |
-//! | 41 | 42 | simple: the word below the CFA is at sp or fp plus words |
+//! | 39..=40 | 40..=41 | if not fast, the [`Other`] kind |
+//! | 41 | 42 | fast: the word below the CFA is at sp or fp plus words |
 //! | 42 | 43 | it is fp |
 //! | 43..=48 | 44 | words from the saved frame pointer to the return address; 0 if it is not saved |
 //! | | 45..=53 | words from the return address to the word below the CFA, which it is on x86-64 |
@@ -35,7 +35,7 @@ const GENERATIONS: u32 = 63;
 const RULE_AT: u32 = TAG_BITS + 6;
 /// The bits of an entry that identify its address and generation.
 const TAG_MASK: u64 = (1 << RULE_AT) - 1;
-const SIMPLE: u64 = 1 << (RULE_AT + 2);
+const FAST: u64 = 1 << (RULE_AT + 2);
 const ON_FP: u64 = 1 << (RULE_AT + 3);
 const BELOW_AT: u32 = RULE_AT + 4;
 const ABOVE_AT: u32 = BELOW_AT + BELOW_BITS;
@@ -44,7 +44,7 @@ const WORDS_BITS: u32 = 64 - WORDS_AT;
 
 const _: () = assert!(WORDS_BITS >= 10);
 
-/// Kinds that are cached but not simple.
+/// Kinds that are cached, but that the fast path does not take.
 #[derive(Clone, Copy)]
 #[repr(u64)]
 enum Other {
@@ -87,25 +87,26 @@ impl Key {
 
 /// An entry with a rule of any kind.
 #[derive(Clone, Copy)]
-struct Entry(u64);
+struct CachedRule(u64);
 
-impl Entry {
-    /// The rule, if it is simple.
+impl CachedRule {
+    /// The rule, if it is a fast one.
     #[inline]
-    fn simple(self) -> Option<SimpleRule> {
-        (self.0 & SIMPLE != 0).then_some(SimpleRule(self.0))
+    fn fast(self) -> Option<FastRule> {
+        (self.0 & FAST != 0).then_some(FastRule(self.0))
     }
 }
 
-/// An entry with a simple rule.
+/// An entry with a fast rule: one that the fast path takes (CFA from sp or fp, the frame pointer saved below the return
+/// address or not at all).
 #[derive(Clone, Copy)]
-pub(crate) struct SimpleRule(u64);
+pub(crate) struct FastRule(u64);
 
-impl SimpleRule {
-    /// `rule`, if it is simple and short enough.
+impl FastRule {
+    /// `rule`, if the fast path can take it.
     #[inline]
     pub(crate) fn new(rule: Rule) -> Option<Self> {
-        Entry(shorten(rule)?).simple()
+        CachedRule(shorten(rule)?).fast()
     }
 
     /// The rule with these bits.
@@ -188,17 +189,17 @@ impl RuleCache {
         }
     }
 
-    /// The rule cached for the call before the return address `address`, if it is simple. `address` must not be greater than
+    /// The rule cached for the call before the return address `address`, if it is a fast one. `address` must not be greater than
     /// [`MOST`](Self::MOST), because higher ones are mistaken for another.
     #[inline]
-    pub(crate) fn simple(&self, address: u64, key: Key) -> Option<SimpleRule> {
-        self.matching(address, SIMPLE | TAG_MASK, tag(address) | key.0 | SIMPLE).map(SimpleRule)
+    pub(crate) fn fast(&self, address: u64, key: Key) -> Option<FastRule> {
+        self.matching(address, FAST | TAG_MASK, tag(address) | key.0 | FAST).map(FastRule)
     }
 
     /// The entry for the call before the return address `address`, which must not be greater than [`MOST`](Self::MOST).
     #[inline]
-    fn entry(&self, address: u64, key: Key) -> Option<Entry> {
-        self.matching(address, TAG_MASK, tag(address) | key.0).map(Entry)
+    fn entry(&self, address: u64, key: Key) -> Option<CachedRule> {
+        self.matching(address, TAG_MASK, tag(address) | key.0).map(CachedRule)
     }
 
     /// The rule cached for `lookup`.
@@ -224,7 +225,7 @@ impl RuleCache {
 
     /// Caches a rule for the call before the return address `address`, which must not be greater than [`MOST`](Self::MOST).
     #[inline]
-    pub(crate) fn insert_simple(&self, address: u64, key: Key, rule: SimpleRule) {
+    pub(crate) fn insert_fast(&self, address: u64, key: Key, rule: FastRule) {
         self.put(address, key, rule.0 & !TAG_MASK);
     }
 
@@ -281,16 +282,16 @@ fn tag(address: u64) -> u64 {
 #[inline]
 fn shorten(rule: Rule) -> Option<u64> {
     let kind = match rule.kind() {
-        Kind::Sp => SIMPLE,
-        Kind::Fp => SIMPLE | ON_FP,
+        Kind::Sp => FAST,
+        Kind::Fp => FAST | ON_FP,
         _ => return shorten_other(rule),
     };
-    let ReturnAddress::AtCfa(place) = native::return_address(rule) else { return shorten_other(rule) };
+    let ReturnAddress::AtCfa(at) = native::return_address(rule) else { return shorten_other(rule) };
     let words = in_words(i64::from(rule.offset()) - 8, WORDS_BITS)?;
-    let above = in_words(-8 - i64::from(place), ABOVE_BITS)? << ABOVE_AT;
+    let above = in_words(-8 - i64::from(at), ABOVE_BITS)? << ABOVE_AT;
     // On x86-64 such a rule has no addend.
     let is_known = Native::PUSHED_AT.is_none() || rule.addend() == 0;
-    is_known.then_some(words << WORDS_AT | above | below(rule, place)? << BELOW_AT | kind)
+    is_known.then_some(words << WORDS_AT | above | below(rule, at)? << BELOW_AT | kind)
 }
 
 #[inline(never)]
@@ -307,13 +308,13 @@ fn shorten_other(rule: Rule) -> Option<u64> {
     Some(words << WORDS_AT | below(rule, -8)? << BELOW_AT | (kind as u64) << RULE_AT)
 }
 
-/// Words from the saved frame pointer to the return address, which is at the CFA plus `place`; 0 if it is not saved.
+/// Words from the saved frame pointer to the return address, which is at the CFA plus `at`; 0 if it is not saved.
 #[inline]
-fn below(rule: Rule, place: i16) -> Option<u64> {
+fn below(rule: Rule, at: i16) -> Option<u64> {
     match rule.fp() {
         SavedFp::Same => Some(0),
         SavedFp::AtCfa(offset) => {
-            in_words(i64::from(place) - i64::from(offset), BELOW_BITS).filter(|&below| below > 0)
+            in_words(i64::from(at) - i64::from(offset), BELOW_BITS).filter(|&below| below > 0)
         }
         SavedFp::AtFp(_) => None,
     }
@@ -329,16 +330,20 @@ fn in_words(bytes: i64, bits: u32) -> Option<u64> {
 
 /// The rule that was passed to [`shorten`].
 fn lengthen(entry: u64) -> Option<Rule> {
-    let simple = SimpleRule(entry);
-    let fp = match simple.below() {
+    let fast = FastRule(entry);
+    let fp = match fast.below() {
         0 => SavedFp::Same,
-        _ => SavedFp::AtCfa(-8 - simple.reach() as i16),
+        _ => SavedFp::AtCfa(-8 - fast.reach() as i16),
     };
-    let offset = simple.offset() as i32;
-    if entry & SIMPLE != 0 {
-        let rule = Rule::new(if simple.on_fp() { Kind::Fp } else { Kind::Sp }, offset + 8, 0, fp)?;
-        let place = ReturnAddress::AtCfa(-8 - simple.above() as i16);
-        return Some(if Native::PUSHED_AT.is_none() { rule.with_return_address(place) } else { rule });
+    let offset = fast.offset() as i32;
+    if entry & FAST != 0 {
+        let rule = Rule::new(if fast.on_fp() { Kind::Fp } else { Kind::Sp }, offset + 8, 0, fp)?;
+        let return_address = ReturnAddress::AtCfa(-8 - fast.above() as i16);
+        return Some(if Native::PUSHED_AT.is_none() {
+            rule.with_return_address(return_address)
+        } else {
+            rule
+        });
     }
     match entry >> RULE_AT & 3 {
         kind if kind == Other::Plt as u64 => Rule::new(Kind::Plt, 8, offset / 8, fp),
@@ -402,15 +407,15 @@ mod tests {
     }
 
     #[test]
-    fn simple_rules() {
-        let simple = |kind, offset, addend, fp| SimpleRule::new(Rule::new(kind, offset, addend, fp).unwrap());
-        let parts = |rule: SimpleRule| (rule.on_fp(), rule.offset(), rule.below());
-        assert_eq!(simple(Kind::Sp, 16, 0, SavedFp::Same).map(parts), Some((false, 8, 0)));
-        assert_eq!(simple(Kind::Fp, 24, 0, SavedFp::AtCfa(-16)).map(parts), Some((true, 16, 8)));
-        assert!(simple(Kind::Sp, 16, 0, SavedFp::AtCfa(-8)).is_none());
-        assert!(simple(Kind::Fp, 16, 0, SavedFp::AtFp(-8)).is_none());
-        assert!(simple(Kind::SpMemory, 16, 0, SavedFp::Same).is_none());
-        assert!(simple(Kind::Plt, 8, 11, SavedFp::Same).is_none());
+    fn fast_rules() {
+        let fast = |kind, offset, addend, fp| FastRule::new(Rule::new(kind, offset, addend, fp).unwrap());
+        let parts = |rule: FastRule| (rule.on_fp(), rule.offset(), rule.below());
+        assert_eq!(fast(Kind::Sp, 16, 0, SavedFp::Same).map(parts), Some((false, 8, 0)));
+        assert_eq!(fast(Kind::Fp, 24, 0, SavedFp::AtCfa(-16)).map(parts), Some((true, 16, 8)));
+        assert!(fast(Kind::Sp, 16, 0, SavedFp::AtCfa(-8)).is_none());
+        assert!(fast(Kind::Fp, 16, 0, SavedFp::AtFp(-8)).is_none());
+        assert!(fast(Kind::SpMemory, 16, 0, SavedFp::Same).is_none());
+        assert!(fast(Kind::Plt, 8, 11, SavedFp::Same).is_none());
     }
 
     #[test]

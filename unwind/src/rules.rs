@@ -6,7 +6,7 @@ use crate::memory::Memory;
 use crate::module::Module;
 use crate::modules::Modules;
 use crate::rule::Rule;
-use crate::rule_cache::{Key, RuleCache, SimpleRule};
+use crate::rule_cache::{FastRule, Key, RuleCache};
 
 /// The modules of one walk and the rule cache.
 #[derive(Clone, Copy)]
@@ -21,10 +21,10 @@ impl<'w> Rules<'w> {
         Self { modules, cache, key: Key::new(modules.generation()) }
     }
 
-    /// The cached rule for the call before return address `address`, if it is a simple one.
+    /// The cached rule for the call before return address `address`, if it is a fast one.
     #[inline]
-    pub(crate) fn simple(self, address: u64) -> Option<SimpleRule> {
-        self.cache.simple(address, self.key)
+    pub(crate) fn fast(self, address: u64) -> Option<FastRule> {
+        self.cache.fast(address, self.key)
     }
 
     /// Whether the cache has any rule for the call before return address `address`.
@@ -38,7 +38,7 @@ impl<'w> Rules<'w> {
         self.cache.is_nearly_empty()
     }
 
-    /// The rule from the module's table for the call before return address `address`, if it is a simple one. The caller
+    /// The rule from the module's table for the call before return address `address`, if it is a fast one. The caller
     /// should [insert](Self::learn) it into the cache. Never decodes call frame information: the handler's stack is
     /// small.
     ///
@@ -50,7 +50,7 @@ impl<'w> Rules<'w> {
         address: u64,
         is_exact: bool,
         last: &mut Option<&'w Module<'w>>,
-    ) -> Option<SimpleRule> {
+    ) -> Option<FastRule> {
         self.cache.prefetch(address);
         let lookup = address.wrapping_sub(1);
         let module = match *last {
@@ -64,13 +64,13 @@ impl<'w> Rules<'w> {
         if !is_exact && may_be_made_up(module, address) {
             return None;
         }
-        SimpleRule::new(module.table.as_ref()?.lookup(lookup.wrapping_sub(module.bias)))
+        FastRule::new(module.table.as_ref()?.lookup(lookup.wrapping_sub(module.bias)))
     }
 
     /// Inserts the rule for the call before return address `address` into the cache.
     #[inline]
-    pub(crate) fn learn(self, address: u64, rule: SimpleRule) {
-        self.cache.insert_simple(address, self.key, rule);
+    pub(crate) fn learn(self, address: u64, rule: FastRule) {
+        self.cache.insert_fast(address, self.key, rule);
     }
 
     /// The rule for `lookup`: an instruction if `is_exact`, else a return address minus one. `None` if no call can

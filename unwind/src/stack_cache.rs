@@ -1,6 +1,6 @@
 //! Remembers what a thread's previous walk found, and which words of memory each of its steps depended on.
 //!
-//! A simple step (one by a simple rule) is a pure function of the frame it starts from, the loaded modules, and one or
+//! A fast step (one by a fast rule) is a pure function of the frame it starts from, the loaded modules, and one or
 //! two words: the return address and, where the function saved it, the caller's frame pointer. So when a walk arrives
 //! at a frame that the previous walk visited (a hit: same address, stack pointer and frame pointer), all following
 //! steps have the same results for as long as those words are unchanged. Comparing them needs no rule lookup and,
@@ -25,65 +25,66 @@ use core::ops::Range;
 
 use crate::arch::native;
 use crate::arch::{Registers, WORD};
-use crate::chain::Chain;
 use crate::frame::{FoundBy, Frame};
 use crate::frame_row::{FrameRow, Row};
 use crate::memory::Memory;
-use crate::rule_cache::SimpleRule;
+use crate::record_chain::RecordChain;
+use crate::rule_cache::FastRule;
 use crate::tracked::Tracked;
 use unchanged::{fps_unchanged, unchanged};
 
 /// Maximum number of frames of one walk.
 const CAPACITY: usize = 1024;
 /// Number of buckets of the hash table that finds a frame by its stack pointer.
-const PLACES: usize = 512;
+const BUCKETS: usize = 512;
 
 /// A frame and how it was reached.
 ///
-/// The entry of a simple step satisfies (and only words of such entries are read from memory):
-/// - `slot` is not below the stack pointer of the frame before, so slots ascend along a run of simple steps;
+/// The entry of a fast step satisfies (and only words of such entries are read from memory):
+/// - `slot` is not below the stack pointer of the frame before, so slots ascend along a run of fast steps;
 /// - the return address is stored between that stack pointer and `slot`, and the frame pointer, if saved, between that
 ///   stack pointer and the return address.
 #[derive(Clone, Copy)]
 #[repr(C)]
-pub(crate) struct Entry {
+pub(crate) struct CachedFrame {
     /// Address of the word below the frame's stack pointer, where calls that push a return address store it. If the
-    /// step was not simple it is complemented, which makes it greater than any address.
+    /// step was not fast it is complemented, which makes it greater than any address.
     slot: u64,
-    /// The frame. After a simple step this is exactly the return address in memory, without its signature.
+    /// The frame. After a fast step this is exactly the return address in memory, without its signature.
     frame: Frame,
-    /// After a simple step its rule; otherwise whether the frame pointer is known.
+    /// After a fast step its rule; otherwise whether the frame pointer is known.
     by: u64,
-    /// The frame pointer that the step restored, as a walk last read or compared it. The return address if a simple
+    /// The frame pointer that the step restored, as a walk last read or compared it. The return address if a fast
     /// step restored none: `saved_slot` then points to that.
     fp: u64,
 }
 
-impl Entry {
-    const NOTHING: Entry = Entry { slot: u64::MAX, frame: Frame::from_bits(0), by: Self::FP_LOST, fp: 0 };
-    /// Values of `by` after a step that was not simple.
+impl CachedFrame {
+    const NOTHING: CachedFrame =
+        CachedFrame { slot: u64::MAX, frame: Frame::from_bits(0), by: Self::FP_LOST, fp: 0 };
+    /// Values of `by` after a step that was not fast.
     const FP_KNOWN: u64 = 0;
     const FP_LOST: u64 = 1;
 
-    /// A simple step by `rule` from a frame at `sp`, given the return address and the word where the frame pointer was
+    /// A fast step by `rule` from a frame at `sp`, given the return address and the word where the frame pointer was
     /// saved.
     ///
-    /// `None` if these addresses violate the invariant of simple steps.
+    /// `None` if these addresses violate the invariant of fast steps.
     #[inline]
-    pub(crate) fn simple(sp: u64, slot: u64, address: u64, rule: SimpleRule, saved: u64) -> Option<Self> {
+    pub(crate) fn fast(sp: u64, slot: u64, address: u64, rule: FastRule, saved: u64) -> Option<Self> {
         let saved_slot = slot.wrapping_sub(rule.reach());
-        let is_simple = sp <= saved_slot && saved_slot <= slot && slot < 1 << 63;
+        let is_fast = sp <= saved_slot && saved_slot <= slot && slot < 1 << 63;
         // SAFETY: just checked.
-        is_simple.then(|| unsafe { Self::simple_unchecked(slot, address, rule, saved) })
+        is_fast.then(|| unsafe { Self::fast_unchecked(slot, address, rule, saved) })
     }
 
-    /// Like [`simple`](Self::simple), without the check.
+    /// Like [`fast`](Self::fast), without the check.
     ///
     /// # Safety
-    /// The addresses must be those of a simple step: the previous stack pointer is not above the saved frame pointer's
+    /// The addresses must be those of a fast step: the previous stack pointer is not above the saved frame pointer's
     /// address, which is not above `slot`, which is less than 2^63.
     #[inline]
-    pub(crate) unsafe fn simple_unchecked(slot: u64, address: u64, rule: SimpleRule, saved: u64) -> Self {
+    pub(crate) unsafe fn fast_unchecked(slot: u64, address: u64, rule: FastRule, saved: u64) -> Self {
         Self { slot, frame: Frame::from_bits(address), by: rule.bits(), fp: saved }
     }
 
@@ -91,24 +92,24 @@ impl Entry {
     #[inline]
     pub(crate) fn otherwise(frame: Frame, sp: u64, fp: Option<u64>) -> Self {
         let slot = sp.wrapping_sub(WORD);
-        let slot = if is_simple(slot) { !slot } else { u64::MAX };
+        let slot = if is_fast(slot) { !slot } else { u64::MAX };
         let by = if fp.is_some() { Self::FP_KNOWN } else { Self::FP_LOST };
         Self { slot, frame, by, fp: fp.unwrap_or(0) }
     }
 
-    /// The rule of a simple step.
+    /// The rule of a fast step.
     #[inline]
-    pub(crate) fn rule(&self) -> SimpleRule {
-        SimpleRule::from_bits(self.by)
+    pub(crate) fn rule(&self) -> FastRule {
+        FastRule::from_bits(self.by)
     }
 
-    /// The return address that led to this frame, after a simple step.
+    /// The return address that led to this frame, after a fast step.
     #[inline]
     pub(crate) fn address(&self) -> u64 {
         self.frame.bits()
     }
 
-    /// Where a simple step read the frame pointer; the address of the return address if it read none.
+    /// Where a fast step read the frame pointer; the address of the return address if it read none.
     #[inline]
     fn saved_slot(&self) -> u64 {
         self.slot.wrapping_sub(self.rule().reach())
@@ -117,7 +118,7 @@ impl Entry {
     /// Whether the step to this frame determined the frame pointer.
     #[inline]
     fn sets_fp(&self) -> bool {
-        !is_simple(self.slot) || self.rule().saves_fp()
+        !is_fast(self.slot) || self.rule().saves_fp()
     }
 
     /// The leaf of a walk.
@@ -128,16 +129,16 @@ impl Entry {
     }
 }
 
-/// Whether this [`Entry::slot`] is that of a simple step.
+/// Whether this [`CachedFrame::slot`] is that of a fast step.
 #[inline]
-fn is_simple(slot: u64) -> bool {
+fn is_fast(slot: u64) -> bool {
     slot < 1 << 63
 }
 
-/// The stack pointer of a frame with this [`Entry::slot`].
+/// The stack pointer of a frame with this [`CachedFrame::slot`].
 #[inline]
 fn sp(slot: u64) -> u64 {
-    let slot = if is_simple(slot) { slot } else { !slot };
+    let slot = if is_fast(slot) { slot } else { !slot };
     slot.wrapping_add(WORD)
 }
 
@@ -150,11 +151,11 @@ pub(crate) struct Previous {
     by: [u64; CAPACITY],
     fps: [u64; CAPACITY],
     /// Hash table by slot: the index where a frame may be, and in the bits above it the frame's lowest bits.
-    places: [u32; PLACES],
+    buckets: [u32; BUCKETS],
     start: usize,
-    /// All steps to frames from this index on are simple.
-    simple_from: usize,
-    /// No simple step from a frame at this index or after it uses the frame pointer.
+    /// All steps to frames from this index on are fast.
+    fast_from: usize,
+    /// No fast step from a frame at this index or after it uses the frame pointer.
     fp_until: usize,
     /// According to its rule, the last frame has no caller.
     has_root: bool,
@@ -165,15 +166,15 @@ pub(crate) struct Previous {
 pub struct StackCache {
     previous: Previous,
     generation: u32,
-    /// In the walk in progress, the number of frames up to the last one that a step other than a simple one led to.
+    /// In the walk in progress, the number of frames up to the last one that a step other than a fast one led to.
     others: usize,
     /// The frames of the walk in progress, leaf first.
-    noted: [Entry; CAPACITY],
+    noted: [CachedFrame; CAPACITY],
     /// Scratch space for steps with all registers, and what the walk knows about frame records; too large for a
     /// handler's stack.
     registers: [Tracked; 2],
     row: FrameRow,
-    chain: Chain,
+    chain: RecordChain,
 }
 
 impl Default for StackCache {
@@ -184,7 +185,7 @@ impl Default for StackCache {
 
 /// A frame that both walks visited.
 #[derive(Clone, Copy)]
-pub(crate) struct Met {
+pub(crate) struct CommonFrame {
     pub(crate) frame: Frame,
     pub(crate) sp: u64,
     pub(crate) fp: u64,
@@ -202,18 +203,18 @@ impl StackCache {
                 slots: [0; CAPACITY],
                 by: [0; CAPACITY],
                 fps: [0; CAPACITY],
-                places: [0; PLACES],
+                buckets: [0; BUCKETS],
                 start: CAPACITY,
-                simple_from: CAPACITY,
+                fast_from: CAPACITY,
                 fp_until: 0,
                 has_root: false,
             },
             generation: 0,
             others: 0,
-            noted: [Entry::NOTHING; CAPACITY],
+            noted: [CachedFrame::NOTHING; CAPACITY],
             registers: [Tracked::NOTHING; 2],
             row: FrameRow::EMPTY,
-            chain: Chain::new(0),
+            chain: RecordChain::new(0),
         }
     }
 
@@ -230,7 +231,7 @@ impl StackCache {
     /// Prepares for a walk that starts at stack pointer `sp`, with modules of this generation.
     pub(crate) fn begin(&mut self, generation: u32, sp: u64) {
         self.others = 0;
-        self.chain = Chain::new(sp);
+        self.chain = RecordChain::new(sp);
         if self.generation != generation {
             self.generation = generation;
             self.forget();
@@ -238,18 +239,18 @@ impl StackCache {
     }
 
     /// Whether a walk from `leaf` of at most `most` frames would find exactly the frames of the previous one, and reach
-    /// the root. Also false if any of the steps was not simple.
+    /// the root. Also false if any of the steps was not fast.
     #[inline]
     pub(crate) fn repeats<M: Memory>(&self, leaf: &Registers, most: usize, memory: &mut M) -> bool {
         let previous = &self.previous;
         let (slots, frames) = (previous.slots.get(previous.start..), previous.frames.get(previous.start..));
         let (Some([slot, slots @ ..]), Some([frame, frames @ ..])) = (slots, frames) else { return false };
         let by = previous.by.get(previous.start + 1..).unwrap_or(&[]);
-        let Entry { slot: leaf_slot, frame: leaf_frame, fp, .. } = Entry::leaf(leaf);
+        let CachedFrame { slot: leaf_slot, frame: leaf_frame, fp, .. } = CachedFrame::leaf(leaf);
         if *slot != leaf_slot || *frame != leaf_frame || slots.len() >= most {
             return false;
         }
-        if !previous.has_root || previous.simple_from > previous.start + 1 {
+        if !previous.has_root || previous.fast_from > previous.start + 1 {
             return false;
         }
         let goes_by_fp = previous.fp_until > previous.start;
@@ -260,18 +261,18 @@ impl StackCache {
         if slots.last().is_some_and(|last| *last >= until) {
             return false;
         }
-        // SAFETY: the slots of simple steps ascend from the leaf's stack pointer, and memory is known to be readable
+        // SAFETY: the slots of fast steps ascend from the leaf's stack pointer, and memory is known to be readable
         // from there to the end of the last slot.
         unsafe {
-            (!goes_by_fp || previous.fps_held(previous.start + 1..CAPACITY, memory) == slots.len())
+            (!goes_by_fp || previous.fps_that_hold(previous.start + 1..CAPACITY, memory) == slots.len())
                 && unchanged(slots, by, Frame::all_bits(frames), memory) == slots.len()
         }
     }
 
-    /// Ends the walk if it found exactly the previous walk's frames from `place` on, and these were all of them.
+    /// Ends the walk if it found exactly the previous walk's frames from `index` on, and these were all of them.
     #[inline]
-    pub(crate) fn end_unchanged(&mut self, place: usize, has_root: bool) -> bool {
-        let is_unchanged = place == self.previous.start;
+    pub(crate) fn end_unchanged(&mut self, index: usize, has_root: bool) -> bool {
+        let is_unchanged = index == self.previous.start;
         if is_unchanged {
             self.previous.has_root = has_root;
         }
@@ -284,12 +285,12 @@ impl StackCache {
     }
 
     /// The same, and space for the rules that lead from one to the other.
-    pub(crate) fn exact(&mut self) -> (&mut [Tracked; 2], &mut FrameRow) {
+    pub(crate) fn all_registers(&mut self) -> (&mut [Tracked; 2], &mut FrameRow) {
         (&mut self.registers, &mut self.row)
     }
 
     /// What the walk in progress knows about frame records that no call created.
-    pub(crate) fn chain(&mut self) -> &mut Chain {
+    pub(crate) fn record_chain(&mut self) -> &mut RecordChain {
         &mut self.chain
     }
 
@@ -299,16 +300,16 @@ impl StackCache {
     }
 
     /// The previous walk, and the entries for frames `from..until` of this one.
-    pub(crate) fn split(&mut self, from: usize, until: usize) -> (&Previous, &mut [Entry]) {
+    pub(crate) fn split(&mut self, from: usize, until: usize) -> (&Previous, &mut [CachedFrame]) {
         (&self.previous, self.noted.get_mut(from..until).unwrap_or_default())
     }
 
     /// Stores frame number `depth` of the walk in progress.
     #[inline]
-    pub(crate) fn note(&mut self, depth: usize, entry: Entry) {
-        if let Some(place) = self.noted.get_mut(depth) {
-            *place = entry;
-            if !is_simple(entry.slot) {
+    pub(crate) fn note(&mut self, depth: usize, entry: CachedFrame) {
+        if let Some(noted) = self.noted.get_mut(depth) {
+            *noted = entry;
+            if !is_fast(entry.slot) {
                 self.others = depth + 1;
             }
         }
@@ -317,28 +318,28 @@ impl StackCache {
     /// Index at which the previous walk visited frame number `depth`, whose frame pointer is `fp`.
     #[inline]
     pub(crate) fn find_noted(&self, depth: usize, fp: u64) -> Option<usize> {
-        let Entry { slot, frame, .. } = *self.noted.get(depth)?;
+        let CachedFrame { slot, frame, .. } = *self.noted.get(depth)?;
         if slot == u64::MAX { None } else { self.previous.find(slot, frame.bits(), fp) }
     }
 
-    /// Whether the previous walk had found a frame by scanning before or at index `place`.
+    /// Whether the previous walk had found a frame by scanning at `index` or before.
     #[cold]
     #[inline(never)]
-    pub(crate) fn had_guessed(&self, place: usize) -> bool {
-        let frames = self.previous.frames.get(self.previous.start..=place).unwrap_or_default();
+    pub(crate) fn had_guessed(&self, index: usize) -> bool {
+        let frames = self.previous.frames.get(self.previous.start..=index).unwrap_or_default();
         frames.iter().any(|frame| frame.found_by() == FoundBy::Guess)
     }
 
-    /// Copies `count` frames of the previous walk, from index `place` on, to the walk in progress, from number `depth`
+    /// Copies `count` frames of the previous walk, from `index` on, to the walk in progress, from number `depth`
     /// on.
-    pub(crate) fn copy(&mut self, depth: usize, place: usize, count: usize) {
-        let until = place.saturating_add(count);
+    pub(crate) fn copy(&mut self, depth: usize, index: usize, count: usize) {
+        let until = index.saturating_add(count);
         let Some(noted) = self.noted.get_mut(depth..depth.saturating_add(count)) else { return };
-        noted.iter_mut().zip(self.previous.entries(place..until)).for_each(|(noted, entry)| *noted = entry);
+        noted.iter_mut().zip(self.previous.entries(index..until)).for_each(|(noted, entry)| *noted = entry);
         // Later frames may have been noted already.
-        let others = self.previous.simple_from.min(until);
-        if others > place {
-            self.others = self.others.max(depth + (others - place));
+        let others = self.previous.fast_from.min(until);
+        if others > index {
+            self.others = self.others.max(depth + (others - index));
         }
     }
 
@@ -346,7 +347,7 @@ impl StackCache {
     pub(crate) fn make_exact(&mut self, depth: usize, fp: Option<u64>) {
         if let Some(entry) = self.noted.get_mut(depth) {
             let frame = Frame::new(entry.frame.address(), entry.frame.found_by(), true);
-            *entry = Entry::otherwise(frame, sp(entry.slot), fp);
+            *entry = CachedFrame::otherwise(frame, sp(entry.slot), fp);
             self.others = self.others.max(depth + 1);
         }
     }
@@ -362,10 +363,10 @@ impl StackCache {
         if last.frame.found_by() != FoundBy::Cfi {
             return None;
         }
-        let Entry { slot, frame, .. } = *frames.last()?;
+        let CachedFrame { slot, frame, .. } = *frames.last()?;
         let fp = match frames.iter().rfind(|entry| entry.sets_fp())? {
-            entry if is_simple(entry.slot) => Some(memory.read(entry.saved_slot())?),
-            entry => (entry.by != Entry::FP_LOST).then_some(entry.fp),
+            entry if is_fast(entry.slot) => Some(memory.read(entry.saved_slot())?),
+            entry => (entry.by != CachedFrame::FP_LOST).then_some(entry.fp),
         };
         (slot != u64::MAX).then(|| (frame, sp(slot), fp))
     }
@@ -376,16 +377,16 @@ impl StackCache {
     }
 
     /// Ends the walk: its frames are the first `count` of the walk in progress, followed by those of the previous walk
-    /// from index `place` on. `has_root`: according to its rule, the last one has no caller.
+    /// from `index` on. `has_root`: according to its rule, the last one has no caller.
     #[inline(never)]
-    pub(crate) fn end(&mut self, count: usize, place: usize, has_root: bool) {
-        let (previous, start) = (&mut self.previous, place.wrapping_sub(count));
+    pub(crate) fn end(&mut self, count: usize, index: usize, has_root: bool) {
+        let (previous, start) = (&mut self.previous, index.wrapping_sub(count));
         let (Some(noted), Some(frames), Some(slots), Some(by), Some(fps)) = (
             self.noted.get(..count),
-            previous.frames.get_mut(start..place),
-            previous.slots.get_mut(start..place),
-            previous.by.get_mut(start..place),
-            previous.fps.get_mut(start..place),
+            previous.frames.get_mut(start..index),
+            previous.slots.get_mut(start..index),
+            previous.by.get_mut(start..index),
+            previous.fps.get_mut(start..index),
         ) else {
             return self.forget();
         };
@@ -393,13 +394,13 @@ impl StackCache {
         let mut fp_until = 0;
         for (at, (entry, ((frame, slot), (by, fp)))) in noted.iter().zip(arrays).enumerate() {
             (*frame, *slot, *by, *fp) = (entry.frame, entry.slot, entry.by, entry.fp);
-            previous.places[index(entry.slot)] = tag(entry.frame.bits()) | (start + at) as u32;
+            previous.buckets[bucket(entry.slot)] = tag(entry.frame.bits()) | (start + at) as u32;
             fp_until = if entry.rule().on_fp() { start + at } else { fp_until };
         }
-        let others_behind = if previous.simple_from > place { previous.simple_from } else { 0 };
-        previous.simple_from = others_behind.max(start + self.others);
-        // The step to the frame at `place` is the previous walk's.
-        if previous.fp_until < place {
+        let others_behind = if previous.fast_from > index { previous.fast_from } else { 0 };
+        previous.fast_from = others_behind.max(start + self.others);
+        // The step to the frame at `index` is the previous walk's.
+        if previous.fp_until < index {
             previous.fp_until = fp_until;
         }
         previous.start = start;
@@ -415,50 +416,50 @@ impl Previous {
         for array in [&self.slots, &self.by, &self.fps] {
             native::prefetch(array.get(from..).unwrap_or(&[]));
         }
-        native::prefetch(&self.places);
+        native::prefetch(&self.buckets);
     }
 
     /// Index of the frame with this slot (as stored: complemented if it is) and these bits.
     #[inline]
     pub(crate) fn find(&self, slot: u64, frame: u64, fp: u64) -> Option<usize> {
         // Stacks resemble each other: a slot often belongs to a different frame.
-        let place = (self.places[index(slot)] ^ tag(frame)) as usize;
-        (place < CAPACITY && self.is_met(place, slot, frame, fp)).then_some(place)
+        let index = (self.buckets[bucket(slot)] ^ tag(frame)) as usize;
+        (index < CAPACITY && self.is_hit(index, slot, frame, fp)).then_some(index)
     }
 
-    /// Whether the frame at index `place` is this one, with this frame pointer if a later step uses it. Not inlined, so
+    /// Whether the frame at `index` is this one, with this frame pointer if a later step uses it. Not inlined, so
     /// that the fast path keeps its registers.
     #[inline(never)]
-    fn is_met(&self, place: usize, slot: u64, frame: u64, fp: u64) -> bool {
-        place >= self.start
-            && self.slots.get(place) == Some(&slot)
-            && self.frames.get(place).is_some_and(|at| at.bits() == frame)
-            && (place >= self.fp_until || self.fp_at(place) == Some(fp))
+    fn is_hit(&self, index: usize, slot: u64, frame: u64, fp: u64) -> bool {
+        index >= self.start
+            && self.slots.get(index) == Some(&slot)
+            && self.frames.get(index).is_some_and(|at| at.bits() == frame)
+            && (index >= self.fp_until || self.fp_at(index) == Some(fp))
     }
 
-    /// The frame pointer at the frame at index `place`.
-    fn fp_at(&self, place: usize) -> Option<u64> {
-        let (_, set) = self.fp_set_by(place)?;
-        (is_simple(set.slot) || set.by != Entry::FP_LOST).then_some(set.fp)
+    /// The frame pointer at the frame at `index`.
+    fn fp_at(&self, index: usize) -> Option<u64> {
+        let (_, set) = self.fp_set_by(index)?;
+        (is_fast(set.slot) || set.by != CachedFrame::FP_LOST).then_some(set.fp)
     }
 
-    /// The last step up to the frame at index `place` that determined the frame pointer: the index that it led to, and
+    /// The last step up to the frame at `index` that determined the frame pointer: the index that it led to, and
     /// its entry.
-    fn fp_set_by(&self, place: usize) -> Option<(usize, Entry)> {
-        let places = self.start..place + 1;
-        places.clone().zip(self.entries(places)).rev().find(|(_, entry)| entry.sets_fp())
+    fn fp_set_by(&self, index: usize) -> Option<(usize, CachedFrame)> {
+        let range = self.start..index + 1;
+        range.clone().zip(self.entries(range)).rev().find(|(_, entry)| entry.sets_fp())
     }
 
     /// The entries at these indices; empty if out of range.
     fn entries(
         &self,
-        places: Range<usize>,
-    ) -> impl DoubleEndedIterator<Item = Entry> + ExactSizeIterator<Item = Entry> {
+        range: Range<usize>,
+    ) -> impl DoubleEndedIterator<Item = CachedFrame> + ExactSizeIterator<Item = CachedFrame> {
         let [slots, by, fps] =
-            [&self.slots, &self.by, &self.fps].map(|array| array.get(places.clone()).unwrap_or(&[]).iter());
-        let frames = self.frames.get(places).unwrap_or(&[]).iter();
+            [&self.slots, &self.by, &self.fps].map(|array| array.get(range.clone()).unwrap_or(&[]).iter());
+        let frames = self.frames.get(range).unwrap_or(&[]).iter();
         let entries = frames.zip(slots).zip(by.zip(fps));
-        entries.map(|((&frame, &slot), (&by, &fp))| Entry { slot, frame, by, fp })
+        entries.map(|((&frame, &slot), (&by, &fp))| CachedFrame { slot, frame, by, fp })
     }
 
     /// Whether the last frame has no caller according to its rule, which depends on that frame alone.
@@ -467,79 +468,79 @@ impl Previous {
         self.has_root
     }
 
-    /// Follows the steps from index `place` on for as long as their words are unchanged, at most `most` steps. Returns
+    /// Follows the steps from `index` on for as long as their words are unchanged, at most `most` steps. Returns
     /// the index of the last frame that is certain. Every word that a step depends on is compared.
     #[inline]
-    pub(crate) fn follow<M: Memory>(&self, place: usize, most: usize, memory: &mut M) -> usize {
-        let (first, end) = (place + 1, CAPACITY.min(place.saturating_add(most).saturating_add(1)));
-        let (Some(from), Some(behind)) = (self.slots.get(place), self.slots.get(first..end)) else {
-            return place;
+    pub(crate) fn follow<M: Memory>(&self, index: usize, most: usize, memory: &mut M) -> usize {
+        let (first, end) = (index + 1, CAPACITY.min(index.saturating_add(most).saturating_add(1)));
+        let (Some(from), Some(behind)) = (self.slots.get(index), self.slots.get(first..end)) else {
+            return index;
         };
         let until = memory.known_until(sp(*from)).saturating_sub(WORD - 1);
-        // Slots ascend along simple steps, so the last one is the upper bound.
-        let all_known = first >= self.simple_from && behind.last().is_none_or(|last| *last < until);
+        // Slots ascend along fast steps, so the last one is the upper bound.
+        let all_known = first >= self.fast_from && behind.last().is_none_or(|last| *last < until);
         let known =
             if all_known { behind } else { behind.split(|slot| *slot >= until).next().unwrap_or(&[]) };
         let known = first + known.len();
-        // SAFETY: the steps are simple and their slots less than `until`. The slot at `from` is in known memory, which
+        // SAFETY: the steps are fast and their slots less than `until`. The slot at `from` is in known memory, which
         // extends at least to the end of each of these words.
-        let known = first + unsafe { self.fps_held(first..known, memory) };
+        let known = first + unsafe { self.fps_that_hold(first..known, memory) };
         let (slots, by) = (self.slots.get(first..known), self.by.get(first..known));
         let frames = Frame::all_bits(self.frames.get(first..known).unwrap_or(&[]));
         // SAFETY: the slots and their steps are a part of those above.
-        place + unsafe { unchanged(slots.unwrap_or(&[]), by.unwrap_or(&[]), frames, memory) }
+        index + unsafe { unchanged(slots.unwrap_or(&[]), by.unwrap_or(&[]), frames, memory) }
     }
 
     /// Returns how many of the steps to the frames at these indices, counted from the first, still find the same saved
     /// frame pointer. Frame pointers that no step uses are not compared.
     ///
     /// # Safety
-    /// The steps must be simple, and memory must be known to be readable from the stack pointer of the frame before the
+    /// The steps must be fast, and memory must be known to be readable from the stack pointer of the frame before the
     /// first index to the end of the word at the last slot.
     #[inline]
-    unsafe fn fps_held<M: Memory>(&self, places: Range<usize>, memory: &mut M) -> usize {
-        let wanted = places.start..self.fp_until.min(places.end);
+    unsafe fn fps_that_hold<M: Memory>(&self, range: Range<usize>, memory: &mut M) -> usize {
+        let wanted = range.start..self.fp_until.min(range.end);
         let (Some(slots), Some(by), Some(fps)) =
             (self.slots.get(wanted.clone()), self.by.get(wanted.clone()), self.fps.get(wanted.clone()))
         else {
-            return places.len();
+            return range.len();
         };
         // SAFETY: the caller guarantees readable memory, and the frame pointer was saved between the stack pointer of
         // the frame before and the slot.
         let held = unsafe { fps_unchanged(slots, by, fps, memory) };
-        if held == wanted.len() { places.len() } else { held }
+        if held == wanted.len() { range.len() } else { held }
     }
 
-    /// The frame at index `last`, to which [`follow`](Self::follow) has led from `place`, where the frame pointer is
+    /// The frame at index `last`, to which [`follow`](Self::follow) has led from `index`, where the frame pointer is
     /// `fp`. The walk continues from there with a step of its own, so the frame pointer is read again and the entry
     /// that restored it updated.
     pub(crate) fn arrive<M: Memory>(
         &mut self,
-        place: usize,
+        index: usize,
         last: usize,
         fp: u64,
         memory: &mut M,
-    ) -> Option<Met> {
+    ) -> Option<CommonFrame> {
         let (set, entry) = self.fp_set_by(last)?;
         let (mut by, mut fp) = (entry.by, fp);
-        if set > place {
+        if set > index {
             fp = memory.read(entry.saved_slot())?;
-        } else if !is_simple(entry.slot) {
-            by = Entry::FP_KNOWN;
+        } else if !is_fast(entry.slot) {
+            by = CachedFrame::FP_KNOWN;
         }
         (*self.by.get_mut(set)?, *self.fps.get_mut(set)?) = (by, fp);
         let last = self.entries(last..last + 1).next()?;
-        Some(Met { frame: last.frame, sp: sp(last.slot), fp })
+        Some(CommonFrame { frame: last.frame, sp: sp(last.slot), fp })
     }
 }
 
 /// Neighbouring frames get neighbouring buckets. Stack pointers at calls are multiples of 16.
 #[inline]
-fn index(slot: u64) -> usize {
-    (slot >> 4) as usize % PLACES
+fn bucket(slot: u64) -> usize {
+    (slot >> 4) as usize % BUCKETS
 }
 
-/// The bits above the index in [`Previous::places`].
+/// The bits above the index in [`Previous::buckets`].
 #[inline]
 fn tag(frame: u64) -> u32 {
     (frame as u32) << CAPACITY.ilog2()

@@ -59,9 +59,9 @@ const FUNCTIONS: [Option<&[u8]>; 20] = [
     None,
 ];
 
-/// The functions with simple rules, relative to the stack pointer and to the frame pointer, and the outermost one. In
+/// The functions with fast rules, relative to the stack pointer and to the frame pointer, and the outermost one. In
 /// their frames a return address is an odd word and a saved frame pointer the even word below it.
-const SIMPLE: [u64; 8] = [0, 2, 3, 4, 4, 10, 11, 18];
+const FAST: [u64; 8] = [0, 2, 3, 4, 4, 10, 11, 18];
 
 /// A module with these functions, the first `last` of them moved to the end.
 fn cfi(last: usize) -> EhFrame {
@@ -83,8 +83,8 @@ struct World {
     /// Bytes of each stack that are known to be readable, from its start.
     known: [u64; 2],
     registers: Registers,
-    /// Only [`SIMPLE`] functions are called.
-    is_simple: bool,
+    /// Only [`FAST`] functions are called.
+    is_fast: bool,
 }
 
 impl Memory for World {
@@ -117,12 +117,12 @@ impl Memory for World {
 }
 
 impl World {
-    fn new(is_simple: bool, random: &mut Random) -> Self {
+    fn new(is_fast: bool, random: &mut Random) -> Self {
         let mut world = Self {
             stacks: [const { Vec::new() }; 2],
             known: [8 * WORDS; 2],
             registers: Registers::default(),
-            is_simple,
+            is_fast,
         };
         for stack in 0..2 {
             world.stacks[stack] = (0..WORDS).map(|number| world.word(number, random)).collect();
@@ -133,28 +133,28 @@ impl World {
 
     /// A random content for the word with this number.
     fn word(&self, number: u64, random: &mut Random) -> u64 {
-        if self.is_simple && !random.one_in(32) {
-            return if number.is_multiple_of(2) { self.place(random) } else { self.address(random) };
+        if self.is_fast && !random.one_in(32) {
+            return if number.is_multiple_of(2) { self.stack_address(random) } else { self.address(random) };
         }
         match random.below(16) {
             0 => random.below(4),
             1 => random.next(),
-            2..5 => self.place(random),
+            2..5 => self.stack_address(random),
             _ => self.address(random),
         }
     }
 
     fn address(&self, random: &mut Random) -> u64 {
-        if self.is_simple {
-            return TEXT + FUNCTION * SIMPLE[random.below(8) as usize] + 1 + random.below(FUNCTION - 1);
+        if self.is_fast {
+            return TEXT + FUNCTION * FAST[random.below(8) as usize] + 1 + random.below(FUNCTION - 1);
         }
         // Root and uncovered functions are chosen less often than they are in the list.
         let functions = FUNCTIONS.len() as u64 - if random.one_in(4) { 0 } else { 6 };
         TEXT + FUNCTION * random.below(functions) + random.below(FUNCTION)
     }
 
-    fn place(&self, random: &mut Random) -> u64 {
-        if self.is_simple {
+    fn stack_address(&self, random: &mut Random) -> u64 {
+        if self.is_fast {
             return STACKS[0] + 16 * random.below(WORDS / 2);
         }
         STACKS[random.one_in(8) as usize] + 8 * random.below(WORDS) + u64::from(random.one_in(32))
@@ -163,8 +163,8 @@ impl World {
     fn enter(&mut self, random: &mut Random) {
         self.registers.pc = self.address(random);
         self.registers.r[SP] = STACKS[random.one_in(6) as usize] + 16 * random.below(WORDS / 8);
-        self.registers.r[FP] = self.place(random);
-        self.registers.r[RBX] = self.place(random);
+        self.registers.r[FP] = self.stack_address(random);
+        self.registers.r[RBX] = self.stack_address(random);
     }
 
     /// Applies a random change between two walks.
@@ -173,7 +173,7 @@ impl World {
             0 => {}
             1 => self.enter(random),
             2 => self.registers.pc = self.address(random),
-            3 => self.registers.r[FP] = self.place(random),
+            3 => self.registers.r[FP] = self.stack_address(random),
             4 => {
                 let known = [0, 8 * WORDS - 4, 8 * random.below(WORDS), 8 * WORDS];
                 self.known[random.below(2) as usize] = known[random.below(4) as usize];
@@ -219,7 +219,7 @@ fn the_stack_cache_changes_no_walk_of_simple_steps() {
     changes_nothing(true);
 }
 
-fn changes_nothing(is_simple: bool) {
+fn changes_nothing(is_fast: bool) {
     // One module that is replaced by another at the same address, and back.
     let cfi = [cfi(0), cfi(3)];
     let end = TEXT + FUNCTION * FUNCTIONS.len() as u64;
@@ -239,7 +239,7 @@ fn changes_nothing(is_simple: bool) {
     let (mut unchanged, mut frames, mut roots) = (0, 0, 0);
     for number in 0..WORLDS {
         let has_tables = number % 2 == 1;
-        let mut world = World::new(is_simple, &mut random);
+        let mut world = World::new(is_fast, &mut random);
         let mut before: Vec<Frame> = stack_cache.frames().to_vec();
         for step in 0..WALKS {
             if random.one_in(64) {
@@ -248,7 +248,7 @@ fn changes_nothing(is_simple: bool) {
                 other_cache.clear();
             }
             let most = if random.one_in(16) { random.below(40) as usize } else { MOST };
-            let list = if is_simple { 0 } else { generation as usize % 2 };
+            let list = if is_fast { 0 } else { generation as usize % 2 };
             let lists = if has_tables { &with_tables } else { &plain };
             let modules = Modules::new(&lists[list], generation).unwrap();
             let (walk, found) = take(&modules, &cache, &mut world, &mut stack_cache, most);
@@ -262,9 +262,9 @@ fn changes_nothing(is_simple: bool) {
             assert_eq!(tail(&found), tail(&before), "step {step}");
             if most == MOST {
                 let registers = world.registers;
-                if let Some(place) = known.find(generation, &registers, &mut world) {
+                if let Some(index) = known.find(generation, &registers, &mut world) {
                     let words: Vec<u64> = expected.iter().skip(1).map(|frame| frame.bits()).collect();
-                    assert_eq!((wanted.end, known.frames(place)), (End::Root, &words[..]), "step {step}");
+                    assert_eq!((wanted.end, known.frames(index)), (End::Root, &words[..]), "step {step}");
                     hits += 1;
                 }
                 // In turns with others, so that there are several.
@@ -284,8 +284,8 @@ fn changes_nothing(is_simple: bool) {
     }
     // The cache was used, and the walks were not trivial. Many of the random walks end at a word that is no return
     // address, and share no frames with others.
-    let (least, depth) = if is_simple { (frames / 4, 4) } else { (frames / 8, 2) };
+    let (least, depth) = if is_fast { (frames / 4, 4) } else { (frames / 8, 2) };
     assert!(unchanged > least, "{unchanged} of {frames} frames unchanged");
-    assert!(!is_simple || hits > roots / 8, "{hits} of {roots} whole stacks were known");
+    assert!(!is_fast || hits > roots / 8, "{hits} of {roots} whole stacks were known");
     assert!(frames > depth * WORLDS * WALKS && roots > WORLDS * WALKS / 50, "{frames} frames, {roots} roots");
 }

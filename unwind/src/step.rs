@@ -1,4 +1,4 @@
-//! One step of the fast path: a packed rule, the stack pointer and the frame pointer.
+//! One step by a packed rule, with the stack pointer and the frame pointer alone.
 
 use crate::arch::WORD;
 use crate::arch::native::{self, FP, Link, RETURN_ADDRESS, SP};
@@ -6,13 +6,13 @@ use crate::end::End;
 use crate::frame::Frame;
 use crate::memory::Memory;
 use crate::rule::{Kind, ReturnAddress, Rule, SavedFp};
-use crate::rule_cache::SimpleRule;
-use crate::stack_cache::Entry;
+use crate::rule_cache::FastRule;
+use crate::stack_cache::CachedFrame;
 use crate::tracked::Tracked;
 
-/// A frame on the fast path: program counter, stack pointer and frame pointer.
+/// What packed rules need of a frame: program counter, stack pointer and frame pointer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Place {
+pub(crate) struct FrameRegisters {
     pub(crate) pc: u64,
     pub(crate) sp: u64,
     /// The frame pointer; `None` if an earlier frame lost it.
@@ -23,7 +23,7 @@ pub(crate) struct Place {
     pub(crate) link: Link,
 }
 
-impl Place {
+impl FrameRegisters {
     /// A frame that made a call.
     #[inline]
     pub(crate) fn caller(pc: u64, sp: u64, fp: Option<u64>) -> Self {
@@ -48,20 +48,24 @@ impl Place {
         self.pc.wrapping_sub(u64::from(!self.exact))
     }
 
-    /// The stack cache's entry for this frame, reached by a simple rule from a frame at `sp`.
-    pub(crate) fn entry(&self, sp: u64, rule: SimpleRule) -> Option<Entry> {
+    /// The stack cache's entry for this frame, reached by a fast rule from a frame at `sp`.
+    pub(crate) fn entry(&self, sp: u64, rule: FastRule) -> Option<CachedFrame> {
         // Entries store a `Frame`, whose upper bits are flags.
         if self.pc >> Frame::ADDRESS_BITS != 0 {
             return None;
         }
         let saved = if rule.saves_fp() { self.fp? } else { self.pc };
-        Entry::simple(sp, self.sp.wrapping_sub(WORD), self.pc, rule, saved)
+        CachedFrame::fast(sp, self.sp.wrapping_sub(WORD), self.pc, rule, saved)
     }
 }
 
 /// The caller of `at` by `rule`; [`End::BadCfi`] if the rule is uncovered, complex or the root.
 #[inline]
-pub(crate) fn by_rule<M: Memory>(rule: Rule, at: &Place, memory: &mut M) -> Result<Place, End> {
+pub(crate) fn by_rule<M: Memory>(
+    rule: Rule,
+    at: &FrameRegisters,
+    memory: &mut M,
+) -> Result<FrameRegisters, End> {
     let offset = rule.offset() as u64;
     let mut load = |base: u64| -> Result<u64, End> {
         let word = memory.read(base.wrapping_add(offset)).ok_or(End::Unreadable)?;
@@ -86,12 +90,12 @@ pub(crate) fn by_rule<M: Memory>(rule: Rule, at: &Place, memory: &mut M) -> Resu
     };
     let pc = native::strip(pc);
     let saved_slot = match rule.fp() {
-        SavedFp::Same => return Ok(Place::caller(pc, cfa, at.fp)),
+        SavedFp::Same => return Ok(FrameRegisters::caller(pc, cfa, at.fp)),
         SavedFp::AtCfa(offset) => cfa.wrapping_add(offset as u64),
         SavedFp::AtFp(offset) => at.fp.ok_or(End::LostRegister)?.wrapping_add(offset as u64),
     };
     let fp = memory.read(saved_slot).ok_or(End::Unreadable)?;
-    Ok(Place::caller(pc, cfa, Some(fp)))
+    Ok(FrameRegisters::caller(pc, cfa, Some(fp)))
 }
 
 #[cfg(test)]
@@ -107,32 +111,33 @@ mod tests {
         }
     }
 
-    const AT: Place = Place { pc: 0x40_000b, sp: 0x7000, fp: Some(0x8000), exact: true, link: Link::LOST };
+    const AT: FrameRegisters =
+        FrameRegisters { pc: 0x40_000b, sp: 0x7000, fp: Some(0x8000), exact: true, link: Link::LOST };
 
-    fn step(kind: Kind, offset: i32, addend: i32, fp: SavedFp) -> Result<Place, End> {
+    fn step(kind: Kind, offset: i32, addend: i32, fp: SavedFp) -> Result<FrameRegisters, End> {
         by_rule(Rule::new(kind, offset, addend, fp).unwrap(), &AT, &mut Plain)
     }
 
-    fn place(cfa: u64, fp: u64) -> Result<Place, End> {
-        Ok(Place::caller(cfa - 7, cfa, Some(fp)))
+    fn caller(cfa: u64, fp: u64) -> Result<FrameRegisters, End> {
+        Ok(FrameRegisters::caller(cfa - 7, cfa, Some(fp)))
     }
 
     #[test]
     fn each_kind_finds_the_caller() {
-        assert_eq!(step(Kind::Sp, 16, 0, SavedFp::Same), place(0x7010, 0x8000));
-        assert_eq!(step(Kind::Sp, 16, 0, SavedFp::AtCfa(-16)), place(0x7010, 0x7001));
-        assert_eq!(step(Kind::Fp, 16, 0, SavedFp::AtFp(-8)), place(0x8010, 0x7ff9));
-        assert_eq!(step(Kind::SpMemory, 8, 7, SavedFp::Same), place(0x7010, 0x8000));
-        assert_eq!(step(Kind::FpMemory, -8, 7, SavedFp::Same), place(0x8000, 0x8000));
-        assert_eq!(step(Kind::Plt, 8, 11, SavedFp::Same), place(0x7010, 0x8000));
-        assert_eq!(step(Kind::Plt, 8, 12, SavedFp::Same), place(0x7008, 0x8000));
+        assert_eq!(step(Kind::Sp, 16, 0, SavedFp::Same), caller(0x7010, 0x8000));
+        assert_eq!(step(Kind::Sp, 16, 0, SavedFp::AtCfa(-16)), caller(0x7010, 0x7001));
+        assert_eq!(step(Kind::Fp, 16, 0, SavedFp::AtFp(-8)), caller(0x8010, 0x7ff9));
+        assert_eq!(step(Kind::SpMemory, 8, 7, SavedFp::Same), caller(0x7010, 0x8000));
+        assert_eq!(step(Kind::FpMemory, -8, 7, SavedFp::Same), caller(0x8000, 0x8000));
+        assert_eq!(step(Kind::Plt, 8, 11, SavedFp::Same), caller(0x7010, 0x8000));
+        assert_eq!(step(Kind::Plt, 8, 12, SavedFp::Same), caller(0x7008, 0x8000));
     }
 
     #[test]
     fn unreadable_memory_ends_the_walk() {
         assert_eq!(step(Kind::Sp, -0x6f00, 0, SavedFp::Same), Err(End::Unreadable));
         assert_eq!(step(Kind::Sp, 16, 0, SavedFp::AtCfa(-0x6f00)), Err(End::Unreadable));
-        let lost = Place { fp: None, ..AT };
+        let lost = FrameRegisters { fp: None, ..AT };
         let rule = Rule::new(Kind::Fp, 16, 0, SavedFp::Same).unwrap();
         assert_eq!(by_rule(rule, &lost, &mut Plain), Err(End::LostRegister));
         assert_eq!(by_rule(Rule::COMPLEX, &AT, &mut Plain), Err(End::BadCfi));

@@ -27,8 +27,8 @@ pub fn name<'b>(build_id: &[u8], buffer: &'b mut [u8; FILE_NAME_MAX]) -> Option<
     let digits = build_id.iter().flat_map(|byte| [byte >> 4, byte & 15]);
     let hexadecimal = digits.map(|digit| if digit < 10 { b'0' + digit } else { b'a' + digit - 10 });
     let mut length = 0;
-    for (place, byte) in buffer.iter_mut().zip(hexadecimal.chain(SUFFIX.iter().copied())) {
-        *place = byte;
+    for (to, byte) in buffer.iter_mut().zip(hexadecimal.chain(SUFFIX.iter().copied())) {
+        *to = byte;
         length += 1;
     }
     core::str::from_utf8(buffer.get(..length)?).ok()

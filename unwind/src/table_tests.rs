@@ -118,7 +118,7 @@ fn nothing_to_compile() {
 
 #[test]
 fn many_rules_and_blocks() {
-    // More distinct rules than an index can count: the excess is left to the exact evaluation.
+    // More distinct rules than an index can count: the excess is left to the evaluation of all registers.
     let mut code = Vec::new();
     for offset in 0..70_000u32 {
         let offset = offset * 8;

@@ -44,7 +44,7 @@ pub struct Report {
     pub fdes: u64,
     /// Rows of those FDEs, as gimli counts them.
     pub rows: u64,
-    /// Rows that the table leaves to the exact evaluation.
+    /// Rows that the table leaves to the evaluation of all registers.
     pub complex_rows: u64,
     /// FDEs, or parts of FDEs, that another FDE hides from the search.
     pub shadowed: u64,
@@ -337,7 +337,7 @@ impl<'a, A: Abi> Verifier<'a, A> {
         let column = |number: usize| row.register(gimli::Register(number as u16));
         let same = |rule: Option<GimliRule>| matches!(rule, None | Some(GimliRule::SameValue));
         let pushes = A::MACHINE == Machine::X86_64;
-        let place = match column(A::RETURN_ADDRESS) {
+        let return_address = match column(A::RETURN_ADDRESS) {
             Some(GimliRule::Undefined) => return rule.kind() == Kind::Root,
             None | Some(GimliRule::SameValue) if pushes => return rule.kind() == Kind::Root,
             None | Some(GimliRule::SameValue) => Some(ReturnAddress::InRegister),
@@ -346,7 +346,7 @@ impl<'a, A: Abi> Verifier<'a, A> {
             }
             _ => None,
         };
-        let place = place.filter(|_| same(column(A::SP)) && !rule.is_signal_frame());
+        let return_address = return_address.filter(|_| same(column(A::SP)) && !rule.is_signal_frame());
         let fp = match column(A::FP) {
             None | Some(GimliRule::SameValue) => Some(SavedFp::Same),
             Some(GimliRule::Offset(offset)) => i16::try_from(offset).ok().map(SavedFp::AtCfa),
@@ -358,10 +358,10 @@ impl<'a, A: Abi> Verifier<'a, A> {
             },
             _ => None,
         };
-        let expected = place.zip(fp).and_then(|(place, fp)| {
+        let expected = return_address.zip(fp).and_then(|(return_address, fp)| {
             let (kind, offset, addend) = self.expected_cfa(row.cfa())?;
             let rule = Rule::new(kind, i32::try_from(offset).ok()?, i32::try_from(addend).ok()?, fp)?;
-            Some(if pushes { rule } else { rule.with_return_address(place) })
+            Some(if pushes { rule } else { rule.with_return_address(return_address) })
         });
         match expected {
             Some(expected) => rule == expected,

@@ -1,12 +1,12 @@
 //! The walk of one stack, leaf to root.
 //!
-//! The fast path tracks program counter, stack pointer and frame pointer only. When a rule needs another register, the walk
-//! replays the steps from the last frame at which all registers were known, with all of them tracked, by the same rules.
+//! Packed rules need the program counter, the stack pointer and the frame pointer only. When a rule needs another register,
+//! the walk replays the steps from the last frame at which all registers were known, with all of them tracked.
 
+use crate::all_registers;
 use crate::arch::Registers;
 use crate::arch::native::{self, FP, Link, RETURN_ADDRESS, SP};
 use crate::end::End;
-use crate::exact;
 use crate::fast_path::FastPath;
 use crate::frame::{FoundBy, Frame};
 use crate::heuristic;
@@ -15,10 +15,10 @@ use crate::module::Module;
 use crate::modules::Modules;
 use crate::regions::{NoRegions, RegionStep, Regions};
 use crate::rule::Kind;
-use crate::rule_cache::{RuleCache, SimpleRule};
+use crate::rule_cache::{FastRule, RuleCache};
 use crate::rules::Rules;
-use crate::stack_cache::{Entry, Met, StackCache};
-use crate::step::{self, Place};
+use crate::stack_cache::{CachedFrame, CommonFrame, StackCache};
+use crate::step::{self, FrameRegisters};
 use crate::tracked::Tracked;
 
 /// Steps per walk that may lead to a lower stack address (another stack).
@@ -83,8 +83,8 @@ pub fn walk_with<'m, M: Memory, R: Regions<'m>>(
         stack_cache,
         most: most.min(StackCache::CAPACITY),
         depth: 0,
-        shared: None,
-        at: Place {
+        splice: None,
+        at: FrameRegisters {
             pc: registers.pc,
             sp: registers.sp(),
             fp: Some(registers.fp()),
@@ -104,26 +104,26 @@ pub fn walk_with<'m, M: Memory, R: Regions<'m>>(
 
 /// How a step was made.
 enum Stepped {
-    /// By a simple rule.
-    Simply(Entry),
+    /// By a fast rule.
+    Fast(CachedFrame),
     Otherwise(FoundBy),
 }
 
 /// The frames that this walk has in common with the previous one.
 #[derive(Clone, Copy)]
-struct Shared {
+struct Splice {
     /// Number of the first common frame in this walk.
     from: usize,
     /// Number of the frame after the last common one.
     until: usize,
     /// Index of the first common frame in the stack cache.
-    place: usize,
+    index: usize,
 }
 
-impl Shared {
+impl Splice {
     /// Index in the stack cache that frame `number` has if it is common, too.
-    fn place_of(&self, number: usize) -> usize {
-        self.place + (number - self.from)
+    fn index_of(&self, number: usize) -> usize {
+        self.index + (number - self.from)
     }
 }
 
@@ -137,9 +137,9 @@ struct Walker<'w, 'm, M, R> {
     /// Number of frames noted so far. Common frames are not copied: they stay in the stack cache as the previous walk
     /// left them.
     depth: usize,
-    shared: Option<Shared>,
+    splice: Option<Splice>,
     /// The frame noted last, whose caller is to be found next.
-    at: Place,
+    at: FrameRegisters,
     leaf: &'w Registers,
     /// According to its rule, the last frame has no caller.
     has_root: bool,
@@ -157,14 +157,14 @@ impl<'m, M: Memory, R: Regions<'m>> Walker<'_, 'm, M, R> {
         if self.most == 0 {
             return self.end(End::DepthLimit);
         }
-        self.note_entry(Entry::leaf(self.leaf));
-        let mut met = self.find();
+        self.note_entry(CachedFrame::leaf(self.leaf));
+        let mut hit = self.find();
         loop {
-            if met.is_none() && !self.has_guessed() {
-                met = self.fast_path();
+            if hit.is_none() && !self.has_guessed() {
+                hit = self.fast_path();
             }
-            if let Some(place) = met
-                && self.share(place)
+            if let Some(index) = hit
+                && self.splice(index)
             {
                 self.has_root = true;
                 return self.end(End::Root);
@@ -172,21 +172,21 @@ impl<'m, M: Memory, R: Regions<'m>> Walker<'_, 'm, M, R> {
             let was_exact = self.at.exact;
             match self.step() {
                 Ok(_) if self.depth == self.most => return self.end(End::DepthLimit),
-                Ok(Stepped::Simply(entry)) => self.note_entry(entry),
+                Ok(Stepped::Fast(entry)) => self.note_entry(entry),
                 Ok(Stepped::Otherwise(found_by)) => self.note(found_by),
                 Err(end) => {
                     if self.at.exact != was_exact {
-                        self.part();
+                        self.diverge();
                         self.stack_cache.make_exact(self.depth - 1, self.at.fp);
                     }
                     return self.end(end);
                 }
             }
-            met = self.find();
-            if let Some(shared) = self.shared
-                && met != Some(shared.place_of(self.depth - 1))
+            hit = self.find();
+            if let Some(splice) = self.splice
+                && hit != Some(splice.index_of(self.depth - 1))
             {
-                self.part();
+                self.diverge();
             }
         }
     }
@@ -199,10 +199,10 @@ impl<'m, M: Memory, R: Regions<'m>> Walker<'_, 'm, M, R> {
     /// Notes the current frame.
     fn note(&mut self, found_by: FoundBy) {
         let frame = Frame::new(self.at.pc, found_by, self.at.exact);
-        self.note_entry(Entry::otherwise(frame, self.at.sp, self.at.fp));
+        self.note_entry(CachedFrame::otherwise(frame, self.at.sp, self.at.fp));
     }
 
-    fn note_entry(&mut self, entry: Entry) {
+    fn note_entry(&mut self, entry: CachedFrame) {
         self.stack_cache.note(self.depth, entry);
         self.depth += 1;
     }
@@ -210,11 +210,11 @@ impl<'m, M: Memory, R: Regions<'m>> Walker<'_, 'm, M, R> {
     /// Index at which the previous walk visited the frame noted last. After a guess, a hit counts only if the previous
     /// walk had guessed by then, too: otherwise it checked return addresses less strictly.
     fn find(&self) -> Option<usize> {
-        let place = self.stack_cache.find_noted(self.depth - 1, self.at.fp?)?;
-        (!self.has_guessed() || self.stack_cache.had_guessed(place)).then_some(place)
+        let index = self.stack_cache.find_noted(self.depth - 1, self.at.fp?)?;
+        (!self.has_guessed() || self.stack_cache.had_guessed(index)).then_some(index)
     }
 
-    /// Advances over frames with simple rules. Stops at a frame that the previous walk visited, and returns its index;
+    /// Advances over frames with fast rules. Stops at a frame that the previous walk visited, and returns its index;
     /// or at a frame that needs another kind of step.
     #[inline]
     fn fast_path(&mut self) -> Option<usize> {
@@ -222,30 +222,30 @@ impl<'m, M: Memory, R: Regions<'m>> Walker<'_, 'm, M, R> {
         let address = self.at.lookup().wrapping_add(1);
         let mut fast = FastPath::new(self.rules, address, self.at.exact, self.at.sp, self.at.fp?);
         let (previous, noted) = self.stack_cache.split(self.depth, self.most);
-        let met = fast.go(previous, noted, self.memory);
+        let hit = fast.go(previous, noted, self.memory);
         let steps = fast.steps();
         if steps > 0 {
             self.since_mark += steps as u32;
             self.depth += steps;
-            let (pc, sp, fp) = fast.place();
-            self.at = Place::caller(pc, sp, Some(fp));
+            let (pc, sp, fp) = fast.registers();
+            self.at = FrameRegisters::caller(pc, sp, Some(fp));
         }
-        met
+        hit
     }
 
-    /// Follows the previous walk from `place`, which is the frame noted last, for as long as its words are unchanged.
+    /// Follows the previous walk from `index`, which is the frame noted last, for as long as its words are unchanged.
     /// Returns whether that led to the root. Not inlined, so that its stack use does not add to that of a step.
     #[inline(never)]
-    fn share(&mut self, place: usize) -> bool {
+    fn splice(&mut self, index: usize) -> bool {
         let previous = self.stack_cache.previous();
-        let last = previous.follow(place, self.most - self.depth, self.memory);
+        let last = previous.follow(index, self.most - self.depth, self.memory);
         let is_root = last + 1 == StackCache::CAPACITY && previous.has_root();
-        let mut steps = last - place;
+        let mut steps = last - index;
         if !is_root {
-            match previous.arrive(place, last, self.at.fp.unwrap_or_default(), self.memory) {
-                Some(Met { frame, sp, fp }) if steps > 0 => {
+            match previous.arrive(index, last, self.at.fp.unwrap_or_default(), self.memory) {
+                Some(CommonFrame { frame, sp, fp }) if steps > 0 => {
                     self.since_mark += steps as u32;
-                    self.at = Place::caller(frame.address(), sp, Some(fp));
+                    self.at = FrameRegisters::caller(frame.address(), sp, Some(fp));
                 }
                 Some(_) => {}
                 None => steps = 0,
@@ -253,33 +253,33 @@ impl<'m, M: Memory, R: Regions<'m>> Walker<'_, 'm, M, R> {
         }
         let from = self.depth - 1;
         self.depth += steps;
-        self.shared.get_or_insert(Shared { from, until: 0, place }).until = self.depth;
+        self.splice.get_or_insert(Splice { from, until: 0, index }).until = self.depth;
         is_root
     }
 
     /// Diverges from the previous walk: copies the common frames into this walk's own, since the next frame is a
     /// different one.
-    fn part(&mut self) {
-        if let Some(Shared { from, until, place }) = self.shared.take() {
+    fn diverge(&mut self) {
+        if let Some(Splice { from, until, index }) = self.splice.take() {
             // The first one is noted already: this walk reached it from a different frame.
-            self.stack_cache.copy(from + 1, place + 1, until - from - 1);
+            self.stack_cache.copy(from + 1, index + 1, until - from - 1);
         }
     }
 
     fn end(&mut self, end: End) -> Walk {
         let depth = self.depth;
-        if let Some(shared) = self.shared
-            && shared.place_of(depth) == StackCache::CAPACITY
-            && shared.until == depth
+        if let Some(splice) = self.splice
+            && splice.index_of(depth) == StackCache::CAPACITY
+            && splice.until == depth
         {
-            let is_first = shared.from == 0;
-            if !(is_first && self.stack_cache.end_unchanged(shared.place, self.has_root)) {
+            let is_first = splice.from == 0;
+            if !(is_first && self.stack_cache.end_unchanged(splice.index, self.has_root)) {
                 // How the first common frame was reached is taken from this walk.
-                self.stack_cache.end(shared.from + 1, shared.place + 1, self.has_root);
+                self.stack_cache.end(splice.from + 1, splice.index + 1, self.has_root);
             }
-            return Walk { depth, end, unchanged: depth - shared.from };
+            return Walk { depth, end, unchanged: depth - splice.from };
         }
-        self.part();
+        self.diverge();
         self.stack_cache.end(depth, StackCache::CAPACITY, self.has_root);
         Walk::fresh(depth, end)
     }
@@ -298,7 +298,7 @@ impl<'m, M: Memory, R: Regions<'m>> Walker<'_, 'm, M, R> {
                 return Err(End::Root);
             }
             Kind::Uncovered => return self.without_cfi(lookup).map(Stepped::Otherwise),
-            Kind::Complex => return self.exactly(lookup).map(Stepped::Otherwise),
+            Kind::Complex => return self.with_all_registers(lookup).map(Stepped::Otherwise),
             _ => match step::by_rule(rule, &self.at, self.memory) {
                 // The outermost frame of a thread has nothing above it on the stack.
                 Err(End::Unreadable) if heuristic::is_outermost(&self.at, self.memory) => {
@@ -307,15 +307,15 @@ impl<'m, M: Memory, R: Regions<'m>> Walker<'_, 'm, M, R> {
                 caller => caller?,
             },
         };
-        let entry = SimpleRule::new(rule).and_then(|rule| caller.entry(self.at.sp, rule));
+        let entry = FastRule::new(rule).and_then(|rule| caller.entry(self.at.sp, rule));
         self.arrive(caller, rule.kind() == Kind::Sp)?;
         self.since_mark += 1;
-        Ok(entry.map_or(Stepped::Otherwise(FoundBy::Cfi), Stepped::Simply))
+        Ok(entry.map_or(Stepped::Otherwise(FoundBy::Cfi), Stepped::Fast))
     }
 
     /// Makes `caller` the current frame if it is further out, or on another stack.
     #[inline]
-    fn arrive(&mut self, caller: Place, same_stack: bool) -> Result<(), End> {
+    fn arrive(&mut self, caller: FrameRegisters, same_stack: bool) -> Result<(), End> {
         if caller.pc == 0 {
             return Err(End::Root);
         }
@@ -328,7 +328,7 @@ impl<'m, M: Memory, R: Regions<'m>> Walker<'_, 'm, M, R> {
 
     /// Like [`arrive`](Self::arrive), for a caller that is known to be a possible return target.
     #[inline]
-    fn go_on(&mut self, caller: Place, same_stack: bool) -> Result<(), End> {
+    fn go_on(&mut self, caller: FrameRegisters, same_stack: bool) -> Result<(), End> {
         // A leaf may have popped its return address already; nothing else can have an empty frame.
         let least = if self.at.exact { self.at.sp } else { self.at.sp.saturating_add(1) };
         if caller.sp < least {
@@ -338,7 +338,7 @@ impl<'m, M: Memory, R: Regions<'m>> Walker<'_, 'm, M, R> {
             };
         }
         if !same_stack {
-            self.stack_cache.chain().low = caller.sp;
+            self.stack_cache.record_chain().low = caller.sp;
         }
         self.at = caller;
         Ok(())
@@ -346,17 +346,17 @@ impl<'m, M: Memory, R: Regions<'m>> Walker<'_, 'm, M, R> {
 
     /// Whether a call can return to `caller`.
     #[inline(never)]
-    fn may_be_called(&mut self, caller: &Place) -> bool {
+    fn may_be_called(&mut self, caller: &FrameRegisters) -> bool {
         self.regions.find(caller.lookup()).is_some()
             || heuristic::may_be_called(self.rules.modules, caller.pc, self.memory)
     }
 
     /// Steps with all registers tracked since the mark, and moves the mark to the new frame.
     #[inline(never)]
-    fn exactly(&mut self, lookup: u64) -> Result<FoundBy, End> {
+    fn with_all_registers(&mut self, lookup: u64) -> Result<FoundBy, End> {
         let module = self.rules.modules.find(lookup).ok_or(End::NoModule)?;
         self.track()?;
-        self.exactly_in(module, lookup)
+        self.step_from_mark(module, lookup)
     }
 
     /// Moves the mark to the current frame, with all registers that are still known.
@@ -376,12 +376,13 @@ impl<'m, M: Memory, R: Regions<'m>> Walker<'_, 'm, M, R> {
 
     /// Steps from the mark, which is at the current frame.
     #[inline(never)]
-    fn exactly_in(&mut self, module: &Module<'_>, lookup: u64) -> Result<FoundBy, End> {
-        let ([mark, scratch], row) = self.stack_cache.exact();
-        let interrupted = exact::step(module, lookup, mark, scratch, row, self.memory)?.ok_or(End::NoCfi)?;
+    fn step_from_mark(&mut self, module: &Module<'_>, lookup: u64) -> Result<FoundBy, End> {
+        let ([mark, scratch], row) = self.stack_cache.all_registers();
+        let interrupted =
+            all_registers::step(module, lookup, mark, scratch, row, self.memory)?.ok_or(End::NoCfi)?;
         self.mark_exact = interrupted;
-        let place = self.marked();
-        self.arrive(place, false)?;
+        let frame = self.marked();
+        self.arrive(frame, false)?;
         Ok(FoundBy::Cfi)
     }
 
@@ -390,22 +391,22 @@ impl<'m, M: Memory, R: Regions<'m>> Walker<'_, 'm, M, R> {
         mark
     }
 
-    /// The mark's frame as the fast path represents it.
-    fn marked(&mut self) -> Place {
+    /// The mark's frame, as packed rules need it.
+    fn marked(&mut self) -> FrameRegisters {
         let exact = self.mark_exact;
         let mark = self.mark();
         let link = mark.link();
-        Place { pc: mark.registers.pc, sp: mark.registers.sp(), fp: mark.get(FP), exact, link }
+        FrameRegisters { pc: mark.registers.pc, sp: mark.registers.sp(), fp: mark.get(FP), exact, link }
     }
 
-    /// Moves the mark by one frame that the fast path has already stepped over.
+    /// Moves the mark by one frame, as a packed rule has already done for `at`.
     #[inline]
     fn replay(&mut self) -> Result<(), End> {
-        let ([mark, scratch], row) = self.stack_cache.exact();
+        let ([mark, scratch], row) = self.stack_cache.all_registers();
         let lookup = mark.registers.pc.wrapping_sub(u64::from(!self.mark_exact));
         let module = self.rules.modules.find(lookup).or_else(|| self.regions.generated(lookup));
         if let Some(module) = module
-            && let Some(interrupted) = exact::step(module, lookup, mark, scratch, row, self.memory)?
+            && let Some(interrupted) = all_registers::step(module, lookup, mark, scratch, row, self.memory)?
         {
             self.mark_exact = interrupted;
             return Ok(());
@@ -415,32 +416,33 @@ impl<'m, M: Memory, R: Regions<'m>> Walker<'_, 'm, M, R> {
 
     #[inline(never)]
     fn replay_without_cfi(&mut self) -> Result<(), End> {
-        let place = self.marked();
+        let frame = self.marked();
         if let Some((caller, _)) =
-            heuristic::stub(self.rules.modules, &place, self.memory, self.stack_cache.chain())
+            heuristic::stub(self.rules.modules, &frame, self.memory, self.stack_cache.record_chain())
         {
             // Code that has not set up its frame record modifies no callee-saved register.
             self.set_mark(caller);
             return Ok(());
         }
-        let by_record = heuristic::record(self.rules.modules, &place, self.memory, self.stack_cache.chain())
-            .map(|(caller, _)| caller);
-        let caller = by_record.or_else(|| heuristic::scan(self.rules.modules, &place, self.memory));
+        let by_record =
+            heuristic::record(self.rules.modules, &frame, self.memory, self.stack_cache.record_chain())
+                .map(|(caller, _)| caller);
+        let caller = by_record.or_else(|| heuristic::scan(self.rules.modules, &frame, self.memory));
         self.mark().forget_all();
         self.set_mark(caller.ok_or(End::NoCfi)?);
         Ok(())
     }
 
     /// Stores the result of a step in the mark.
-    fn set_mark(&mut self, place: Place) {
+    fn set_mark(&mut self, frame: FrameRegisters) {
         let mark = self.mark();
-        mark.set(RETURN_ADDRESS, place.pc);
+        mark.set(RETURN_ADDRESS, frame.pc);
         mark.arrive(false);
-        mark.set(SP, place.sp);
-        if let Some(fp) = place.fp {
+        mark.set(SP, frame.sp);
+        if let Some(fp) = frame.fp {
             mark.set(FP, fp);
         }
-        self.mark_exact = place.exact;
+        self.mark_exact = frame.exact;
     }
 
     /// Steps from code without call frame information.
@@ -475,14 +477,14 @@ impl<'m, M: Memory, R: Regions<'m>> Walker<'_, 'm, M, R> {
             return Err(End::Root);
         }
         if let Some((caller, found_by)) =
-            heuristic::stub(self.rules.modules, &self.at, self.memory, self.stack_cache.chain())
+            heuristic::stub(self.rules.modules, &self.at, self.memory, self.stack_cache.record_chain())
         {
             self.arrive(caller, true)?;
             self.since_mark += 1;
             return Ok(found_by);
         }
         if let Some((caller, same_stack)) =
-            heuristic::record(self.rules.modules, &self.at, self.memory, self.stack_cache.chain())
+            heuristic::record(self.rules.modules, &self.at, self.memory, self.stack_cache.record_chain())
         {
             self.go_on(caller, same_stack)?;
             self.since_mark += 1;
@@ -507,11 +509,12 @@ impl<'m, M: Memory, R: Regions<'m>> Walker<'_, 'm, M, R> {
     #[cold]
     #[inline(never)]
     fn astray(&mut self) -> Option<End> {
-        self.part();
+        self.diverge();
         let (frame, sp, fp) = self.stack_cache.before(self.depth - 1, self.memory)?;
         self.depth -= 1;
         self.stack_cache.take_back(self.depth);
-        self.at = Place { exact: frame.is_exact(), ..Place::caller(frame.address(), sp, fp) };
+        self.at =
+            FrameRegisters { exact: frame.is_exact(), ..FrameRegisters::caller(frame.address(), sp, fp) };
         let is_root = heuristic::is_outermost(&self.at, self.memory);
         Some(if is_root { End::Root } else { End::NoCode })
     }
@@ -526,7 +529,7 @@ impl<'m, M: Memory, R: Regions<'m>> Walker<'_, 'm, M, R> {
             Kind::Root => return Err(End::Root),
             Kind::Complex => {
                 self.track()?;
-                self.exactly_in(module, lookup)?;
+                self.step_from_mark(module, lookup)?;
             }
             _ => {
                 let caller = step::by_rule(rule, &self.at, self.memory)?;
@@ -559,7 +562,7 @@ impl<'m, M: Memory, R: Regions<'m>> Walker<'_, 'm, M, R> {
                 self.leave_region(other_stack).map(Some)
             }
             RegionStep::Beside => match region.under {
-                Some(module) => self.exactly_in(module, lookup).map(Some),
+                Some(module) => self.step_from_mark(module, lookup).map(Some),
                 None => Ok(None),
             },
             RegionStep::End(end) => Err(end),
@@ -577,7 +580,7 @@ impl<'m, M: Memory, R: Regions<'m>> Walker<'_, 'm, M, R> {
         if !can_be {
             return Err(End::BadUnwinder);
         }
-        // Returning to the same place repeatedly would be an endless loop.
+        // Returning to the same address repeatedly would be an endless loop.
         if caller.sp == self.at.sp && caller.exact {
             return Err(End::NoProgress);
         }
@@ -593,8 +596,8 @@ impl<'m, M: Memory, R: Regions<'m>> Walker<'_, 'm, M, R> {
         self.has_mark = true;
         self.mark_exact = true;
         self.since_mark = 0;
-        let place = self.marked();
-        self.arrive(place, false)?;
+        let frame = self.marked();
+        self.arrive(frame, false)?;
         Ok(FoundBy::Cfi)
     }
 }

@@ -11,7 +11,7 @@ use crate::{End, FoundBy, Frame, Memory, Module, Modules, Registers, RuleCache, 
 const LEAF: u64 = 0x20_0000;
 const MIDDLE: u64 = 0x21_0000;
 const ROOT: u64 = 0x22_0000;
-const BARE: u64 = 0x30_0000;
+const UNCOVERED: u64 = 0x30_0000;
 const STACK: u64 = 0x7000_0000;
 
 /// Memory: words by address, for stack and code alike.
@@ -60,8 +60,18 @@ impl World {
 
     fn walk(&self, registers: &Registers, mut memory: Words) -> (Vec<Frame>, End) {
         let list = [
-            Module { start: LEAF, end: BARE, eh_frame: Some(self.eh_frame.section()), ..Module::default() },
-            Module { start: BARE, end: BARE + 0x1000, entry: BARE + 0x800, ..Module::default() },
+            Module {
+                start: LEAF,
+                end: UNCOVERED,
+                eh_frame: Some(self.eh_frame.section()),
+                ..Module::default()
+            },
+            Module {
+                start: UNCOVERED,
+                end: UNCOVERED + 0x1000,
+                entry: UNCOVERED + 0x800,
+                ..Module::default()
+            },
         ];
         let modules = Modules::new(&list, 0).unwrap();
         let mut stack_cache = Box::new(StackCache::new());
@@ -155,7 +165,7 @@ fn a_lost_register_ends_the_walk() {
     assert_eq!((frames.len(), end), (2, End::LostRegister));
     // Code without CFI preserves no register reliably.
     let world = World::new(&[], &CFA_IS_RBX_16);
-    let mut registers = at(BARE);
+    let mut registers = at(UNCOVERED);
     registers.r[FP] = STACK;
     let stack = Words::stack(&[STACK + 0x100, MIDDLE + 8]).call_before(MIDDLE + 8);
     let (frames, end) = world.walk(&registers, stack);
@@ -182,15 +192,15 @@ fn expressions_and_registers() {
 #[test]
 fn frame_pointers_without_cfi() {
     let world = World::new(&[], &[]);
-    let mut registers = at(BARE + 0x10);
+    let mut registers = at(UNCOVERED + 0x10);
     registers.r[FP] = STACK + 0x20;
-    let stack = Words::stack(&[1, 2, 3, 4, STACK + 0x40, BARE + 0x20, 5, 6, 0, ROOT + 8]);
-    let stack = stack.call_before(BARE + 0x20).call_before(ROOT + 8);
+    let stack = Words::stack(&[1, 2, 3, 4, STACK + 0x40, UNCOVERED + 0x20, 5, 6, 0, ROOT + 8]);
+    let stack = stack.call_before(UNCOVERED + 0x20).call_before(ROOT + 8);
     let (frames, end) = world.walk(&registers, stack);
     let by_pointer = |address| Frame::new(address, FoundBy::FramePointer, false);
     assert_eq!(
         (&frames[..], end),
-        (&[exact(BARE + 0x10), by_pointer(BARE + 0x20), by_pointer(ROOT + 8)][..], End::Root)
+        (&[exact(UNCOVERED + 0x10), by_pointer(UNCOVERED + 0x20), by_pointer(ROOT + 8)][..], End::Root)
     );
 }
 
@@ -199,12 +209,12 @@ fn guesses_without_cfi() {
     let world = World::new(&[], &[]);
     // The word that points into the leaf function does not follow a call; the one into the root function does.
     let stack = Words::stack(&[1, LEAF + 0x10, 2, ROOT + 8, 3]).call_before(ROOT + 8);
-    let (frames, end) = world.walk(&at(BARE + 0x10), stack);
+    let (frames, end) = world.walk(&at(UNCOVERED + 0x10), stack);
     assert_eq!(
         (&frames[..], end),
-        (&[exact(BARE + 0x10), Frame::new(ROOT + 8, FoundBy::Guess, false)][..], End::Root)
+        (&[exact(UNCOVERED + 0x10), Frame::new(ROOT + 8, FoundBy::Guess, false)][..], End::Root)
     );
-    let (frames, end) = world.walk(&at(BARE + 0x10), Words::stack(&[1; 300]));
+    let (frames, end) = world.walk(&at(UNCOVERED + 0x10), Words::stack(&[1; 300]));
     assert_eq!((frames.len(), end), (1, End::NoCfi));
     let (frames, end) = world.walk(&at(0x1234), Words::stack(&[1; 300]));
     assert_eq!((frames.len(), end), (1, End::NoModule));
@@ -217,11 +227,11 @@ fn guesses_without_cfi() {
 fn after_a_guess_callers_must_be_code() {
     let world = World::new(&[], &[]);
     let walk = |stack| {
-        let (frames, end) = world.walk(&at(BARE + 0x10), stack);
+        let (frames, end) = world.walk(&at(UNCOVERED + 0x10), stack);
         (frames.iter().map(|frame| frame.address()).collect::<Vec<_>>(), end)
     };
     let guessed = |caller| Words::stack(&[1, MIDDLE + 8, caller]).call_before(MIDDLE + 8);
-    let (leaf, generated) = (BARE + 0x10, 0x5000_0008);
+    let (leaf, generated) = (UNCOVERED + 0x10, 0x5000_0008);
     assert_eq!(walk(guessed(0x16)), ([leaf, MIDDLE + 8].to_vec(), End::NoCode));
     assert_eq!(walk(guessed(0)), ([leaf, MIDDLE + 8].to_vec(), End::Root));
     assert_eq!(walk(guessed(ROOT + 8)), ([leaf, MIDDLE + 8, ROOT + 8].to_vec(), End::Root));
@@ -279,19 +289,19 @@ fn a_word_that_no_call_returns_to_is_no_frame() {
 #[test]
 fn the_entry_stub_is_the_root() {
     let world = World::new(&[], &[]);
-    let (frames, end) = world.walk(&at(LEAF), Words::stack(&[BARE + 0x810, 0, 0]));
+    let (frames, end) = world.walk(&at(LEAF), Words::stack(&[UNCOVERED + 0x810, 0, 0]));
     assert_eq!((frames.len(), end), (2, End::Root));
 }
 
 #[test]
 fn code_after_the_entry_stub_has_a_caller() {
     let world = World::new(&[], &[]);
-    // call BARE + 0x820, which is _start_c; it was called from the stub.
+    // call UNCOVERED + 0x820, which is _start_c; it was called from the stub.
     let call = u64::from_le_bytes([0x90, 0x90, 0x90, 0xe8, 0x10, 0, 0, 0]);
-    let stack = Words::stack(&[BARE + 0x810]).set(BARE + 0x808, call);
-    let (frames, end) = world.walk(&at(BARE + 0x824), stack);
-    let stub = Frame::new(BARE + 0x810, FoundBy::Guess, false);
-    assert_eq!((&frames[..], end), (&[exact(BARE + 0x824), stub][..], End::Root));
+    let stack = Words::stack(&[UNCOVERED + 0x810]).set(UNCOVERED + 0x808, call);
+    let (frames, end) = world.walk(&at(UNCOVERED + 0x824), stack);
+    let stub = Frame::new(UNCOVERED + 0x810, FoundBy::Guess, false);
+    assert_eq!((&frames[..], end), (&[exact(UNCOVERED + 0x824), stub][..], End::Root));
 }
 
 #[test]
@@ -299,7 +309,7 @@ fn an_entry_point_with_cfi_is_no_stub() {
     let world = World::new(&[], &[]);
     let module = Module {
         start: LEAF,
-        end: BARE,
+        end: UNCOVERED,
         // The outermost function ends 16 bytes behind the entry point.
         entry: ROOT + 0x1000 - 16,
         eh_frame: Some(world.eh_frame.section()),
@@ -322,8 +332,8 @@ fn a_signal_restorer_without_cfi() {
     let context = STACK + 40;
     let low = STACK - 0x1000;
     let memory = Words::default()
-        .set(BARE + 0x40, u64::from_le_bytes(mov_15_rax_syscall[..8].try_into().unwrap()))
-        .set(BARE + 0x41, u64::from_le_bytes(mov_15_rax_syscall[1..9].try_into().unwrap()));
+        .set(UNCOVERED + 0x40, u64::from_le_bytes(mov_15_rax_syscall[..8].try_into().unwrap()))
+        .set(UNCOVERED + 0x41, u64::from_le_bytes(mov_15_rax_syscall[1..9].try_into().unwrap()));
     let memory = (0..17).fold(memory, |memory, i| memory.set(context + 8 * i, 0));
     let memory = memory
         .set(STACK + 120, 0)
@@ -331,8 +341,8 @@ fn a_signal_restorer_without_cfi() {
         .set(STACK + 160, low) // rsp
         .set(STACK + 168, MIDDLE) // rip
         .set(low + 8, ROOT + 8);
-    let (frames, end) = world.walk(&at(BARE + 0x40), memory);
-    assert_eq!((&frames[..], end), (&[exact(BARE + 0x40), exact(MIDDLE), cfi(ROOT + 8)][..], End::Root));
+    let (frames, end) = world.walk(&at(UNCOVERED + 0x40), memory);
+    assert_eq!((&frames[..], end), (&[exact(UNCOVERED + 0x40), exact(MIDDLE), cfi(ROOT + 8)][..], End::Root));
 }
 
 #[test]

@@ -139,7 +139,7 @@ fn write(
     let computed = unwind::registers_of_cfa(modules, pc);
     let [sp, fp] = write_registers(context, computed, &mut filter, &mut writer)?;
     filter.code_only = code_only;
-    filter.has_generated = snapshot::met_unknown_code()
+    filter.has_generated = snapshot::saw_unknown_code()
         || extent.is_some()
         || !regions.is_empty()
         || slot.cursor.sequence().is_multiple_of(LOOK_EVERY);
@@ -182,7 +182,7 @@ fn copy<F: FnMut(RecordKind, u64, &[u8]) -> Result<(), Loss>>(
 ) -> Result<(u64, CopyEnd), Loss> {
     let mut at = reach.low;
     // Return addresses may also be here: at a function's first instruction, and where the frame pointer points.
-    let places = [sp, sp.wrapping_add(WORD), fp.wrapping_add(WORD)];
+    let likely = [sp, sp.wrapping_add(WORD), fp.wrapping_add(WORD)];
     // The preceding word, if it is a stack address.
     let mut saved_fp = None;
     let mut records = Records::default();
@@ -199,7 +199,7 @@ fn copy<F: FnMut(RecordKind, u64, &[u8]) -> Result<(), Loss>>(
             let mut kept = filter.find(word);
             if filter.has_generated {
                 let is_in_record = records.take(at);
-                let is_likely = saved_fp.is_some() || is_in_record || places.contains(&at);
+                let is_likely = saved_fp.is_some() || is_in_record || likely.contains(&at);
                 if kept.is_none() && (is_likely || filter.jumps.is_near(word)) {
                     let saved = saved_fp.map(|saved| [at.wrapping_sub(WORD), saved]);
                     let fps = saved.or((at == sp).then_some([fp, fp]));
@@ -244,10 +244,10 @@ impl Records {
 
     /// The word at `at` is the stack address `to`.
     fn note(&mut self, at: u64, to: u64) {
-        let place = to.wrapping_add(WORD);
-        let is_ahead = place > at && place - at < Self::SPAN && place.is_multiple_of(WORD);
-        if let Some(bits) = self.bits.get_mut(index(place)).filter(|_| is_ahead) {
-            *bits |= bit(place);
+        let slot = to.wrapping_add(WORD);
+        let is_ahead = slot > at && slot - at < Self::SPAN && slot.is_multiple_of(WORD);
+        if let Some(bits) = self.bits.get_mut(index(slot)).filter(|_| is_ahead) {
+            *bits |= bit(slot);
         }
     }
 
@@ -261,12 +261,12 @@ impl Records {
 }
 
 /// Index of a word's bit.
-fn index(place: u64) -> usize {
-    (place / WORD / 64 % 8) as usize
+fn index(slot: u64) -> usize {
+    (slot / WORD / 64 % 8) as usize
 }
 
-fn bit(place: u64) -> u64 {
-    1 << (place / WORD % 64)
+fn bit(slot: u64) -> u64 {
+    1 << (slot / WORD % 64)
 }
 
 /// The code around `pc` if that is in no module. If it is not registered code either, the agent is told to rescan its
@@ -381,7 +381,7 @@ impl<'m> Filter<'m> {
         if is_code {
             self.jumps.note(address);
         }
-        if is_code && !snapshot::met_unknown_code() {
+        if is_code && !snapshot::saw_unknown_code() {
             snapshot::note_unknown_code();
         }
         is_code.then(|| generated(address, memory))
@@ -458,7 +458,7 @@ mod tests {
         ] {
             let mut records = Records::default();
             records.note(at, to);
-            let found = (1..2000).map(|word| at + word * WORD).filter(|&place| records.take(place));
+            let found = (1..2000).map(|word| at + word * WORD).filter(|&slot| records.take(slot));
             assert!(found.eq(wanted.then(|| to + WORD)), "{to:x}");
         }
     }

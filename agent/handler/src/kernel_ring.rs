@@ -103,9 +103,9 @@ impl KernelRing {
         (!control.is_null()).then_some(control)
     }
 
-    fn word_at(&self, place: usize) -> Option<&AtomicU64> {
+    fn word_at(&self, offset: usize) -> Option<&AtomicU64> {
         // SAFETY: an attached ring's first page is mapped, and the kernel's words in it are aligned.
-        self.control().map(|control| unsafe { &*control.add(place).cast::<AtomicU64>() })
+        self.control().map(|control| unsafe { &*control.add(offset).cast::<AtomicU64>() })
     }
 
     /// How far the kernel has written; a multiple of eight.
@@ -137,11 +137,11 @@ impl KernelRing {
     pub fn words(&self, from: u64, to: u64) -> &[u64] {
         let bytes = self.bytes();
         let Some(control) = self.control() else { return &[] };
-        let place = from as usize & bytes.wrapping_sub(1) & !(WORD as usize - 1);
-        let len = (to.saturating_sub(from)).min(bytes.saturating_sub(place) as u64) as usize;
+        let offset = from as usize & bytes.wrapping_sub(1) & !(WORD as usize - 1);
+        let len = (to.saturating_sub(from)).min(bytes.saturating_sub(offset) as u64) as usize;
         // SAFETY: inside the data of the attached ring, which is page-aligned, at a multiple of eight. The kernel does
         // not write there until the tail has passed.
-        unsafe { core::slice::from_raw_parts(control.add(PAGE + place).cast::<u64>(), len / 8) }
+        unsafe { core::slice::from_raw_parts(control.add(PAGE + offset).cast::<u64>(), len / 8) }
     }
 
     fn word(&self, at: u64) -> Option<u64> {
@@ -298,9 +298,9 @@ impl KernelRings {
     /// Must run as soon as the handler knows that the rings are this thread's.
     pub fn request(&self, blocked: bool, at: (u64, u64)) -> Request {
         let mut request = Request { heads: [0; RINGS], nonce: 0, events: 0, blocked, at };
-        for (ring, place) in self.attached().zip(&mut request.heads) {
+        for (ring, known) in self.attached().zip(&mut request.heads) {
             let head = ring.head();
-            *place = head;
+            *known = head;
             if head == ring.tail() {
                 continue;
             }
@@ -379,9 +379,9 @@ mod tests {
         fn write(&self, words: &[u64]) {
             let head = self.rings.rings[0].head();
             for (offset, word) in words.iter().enumerate() {
-                let place = (head as usize + offset * 8) & (PAGE - 1);
+                let offset = (head as usize + offset * 8) & (PAGE - 1);
                 // SAFETY: inside the second page.
-                unsafe { self.base.add(PAGE + place).cast::<u64>().write(*word) };
+                unsafe { self.base.add(PAGE + offset).cast::<u64>().write(*word) };
             }
             // SAFETY: the word of the head.
             unsafe { self.base.add(HEAD).cast::<u64>().write(head + words.len() as u64 * 8) };
@@ -428,9 +428,9 @@ mod tests {
 
     #[test]
     fn a_head_or_tail_that_the_kernel_cannot_have_written_reads_as_nothing() {
-        let set = |made: &Made, place: usize, value: u64| {
+        let set = |made: &Made, offset: usize, value: u64| {
             // SAFETY: a word of the first page.
-            unsafe { made.base.add(place).cast::<u64>().write(value) };
+            unsafe { made.base.add(offset).cast::<u64>().write(value) };
         };
         for (head, tail) in
             [(u64::MAX, 0), (1 << 62, 0), (64, 65), (64, 3), (64, 128), (0, 8), (PAGE as u64 + 8, 0)]

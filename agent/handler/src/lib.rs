@@ -28,6 +28,7 @@ pub mod activity;
 mod arch;
 pub mod call;
 pub mod caller;
+mod capture;
 pub mod chain;
 pub mod clock;
 pub mod context;
@@ -38,11 +39,9 @@ mod discovery;
 pub mod entry;
 pub mod generated;
 pub mod interpreter;
-mod kept_stacks;
 pub mod kernel_answer;
 pub mod kernel_ring;
 pub mod late_start;
-mod manner;
 pub mod nesting;
 mod ordinary_walk;
 mod outcome;
@@ -50,6 +49,7 @@ mod owner;
 mod probed_pages;
 pub mod process_time;
 pub mod rate_limit;
+mod recent_stacks;
 pub mod recording;
 mod recurring;
 pub mod remainder;
@@ -108,7 +108,7 @@ fn serve_tick(recording: &Recording, arrival: Arrival, context: Context<'_>, ent
         tick.admit(recording, slot)?;
         let head =
             StackHead { weight: tick.weight, end: 0, source: tick.clock().number(), nonce: tick.nonce() };
-        let recorded = manner::record(recording, slot, context, head, entered);
+        let recorded = capture::record(recording, slot, context, head, entered);
         if let Some(request) = &tick.request {
             kernel_answer::follow(recording, slot, request, recorded.is_ok());
         }

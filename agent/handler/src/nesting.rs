@@ -41,7 +41,7 @@ impl Nesting {
     }
 
     /// The owner's stack pointer; 0 if there is none or it is unknown.
-    pub(crate) fn place(&self) -> u64 {
+    pub(crate) fn owner(&self) -> u64 {
         let inside = self.inside.load(Ordering::Relaxed);
         if inside == NO_CALL { 0 } else { inside }
     }
@@ -87,12 +87,12 @@ mod tests {
         let nesting = Nesting::new();
         let left = nesting.enter_at(0x7000);
         core::mem::forget(left);
-        assert_eq!(nesting.place(), 0x7000);
+        assert_eq!(nesting.owner(), 0x7000);
         assert!(nesting.replace(0x6000, 0x8000).is_none());
         let entered = nesting.replace(0x7000, 0x8000);
         assert!(entered.is_some() && nesting.enter_at(0x9000).is_none());
         drop(entered);
         let _sample = nesting.enter();
-        assert_eq!(nesting.place(), 0);
+        assert_eq!(nesting.owner(), 0);
     }
 }

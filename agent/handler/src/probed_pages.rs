@@ -5,12 +5,12 @@
 
 use crate::sys::PAGE;
 
-const PLACES: usize = 16;
+const ENTRIES: usize = 16;
 
 /// Readable pages, each with the number of the walk that probed it. All zeros is an empty one.
 pub(crate) struct ProbedPages {
     /// By page number: the page's address and, in the low bits, the walk.
-    seen: [u64; PLACES],
+    seen: [u64; ENTRIES],
     /// 1 to 4095; 0 before the first walk.
     walk: u64,
 }
@@ -34,24 +34,24 @@ impl ProbedPages {
     /// Whether this walk has found the page at `page` readable.
     #[inline]
     pub(crate) fn contains(&self, page: u64) -> bool {
-        self.seen.get(place(page)) == Some(&(page | self.walk))
+        self.seen.get(index(page)) == Some(&(page | self.walk))
     }
 
     /// Notes that the page at `page` is readable.
     pub(crate) fn insert(&mut self, page: u64) {
-        if let Some(seen) = self.seen.get_mut(place(page)) {
+        if let Some(seen) = self.seen.get_mut(index(page)) {
             *seen = page | self.walk;
         }
     }
 
     #[cfg(test)]
     pub(crate) const fn new() -> Self {
-        Self { seen: [0; PLACES], walk: 0 }
+        Self { seen: [0; ENTRIES], walk: 0 }
     }
 }
 
-fn place(page: u64) -> usize {
-    (page / PAGE) as usize % PLACES
+fn index(page: u64) -> usize {
+    (page / PAGE) as usize % ENTRIES
 }
 
 #[cfg(test)]
@@ -66,8 +66,8 @@ mod tests {
             assert!(!pages.contains(5 * PAGE) && !pages.contains(0));
             pages.insert(5 * PAGE);
             assert!(pages.contains(5 * PAGE) && !pages.contains(6 * PAGE));
-            pages.insert((5 + PLACES as u64) * PAGE);
-            assert!(!pages.contains(5 * PAGE), "one page for each place");
+            pages.insert((5 + ENTRIES as u64) * PAGE);
+            assert!(!pages.contains(5 * PAGE), "one page for each entry");
         }
     }
 }

@@ -76,9 +76,9 @@ fn write_known(
     generation: u32,
     nonce: u64,
 ) -> Option<Written> {
-    // SAFETY: the caller holds the nesting guard, so nothing else uses the kept stacks.
-    let kept = unsafe { &mut *slot.kept_stacks() };
-    let (frames, written) = kept.find(generation, registers, &mut Own::of(slot, registers.sp()))?;
+    // SAFETY: the caller holds the nesting guard, so nothing else uses the recent stacks.
+    let recent = unsafe { &mut *slot.recent_stacks() };
+    let (frames, written) = recent.find(generation, registers, &mut Own::of(slot, registers.sp()))?;
     let repeated =
         slot.cursor.repeat(&recording.region, *written, Repeat::SOURCE, nonce, clock::now).transpose();
     let committed = match repeated {
@@ -109,7 +109,7 @@ fn walk_and_write(
     nonce: u64,
 ) -> Written {
     // SAFETY: the caller holds the nesting guard and has prepared the slot, so nothing else uses the workspace.
-    let (mut bench, kept) = unsafe { (slot.bench(), &mut *slot.kept_stacks()) };
+    let (mut bench, recent) = unsafe { (slot.bench(), &mut *slot.recent_stacks()) };
     let (walk, chain, frames) = caller.walk(recording, slot, &mut bench);
     // The innermost frame is the called function.
     let frames = frames.get(1..).unwrap_or(&[]);
@@ -120,7 +120,7 @@ fn walk_and_write(
         && walk.end == End::Root
     {
         let memory = &mut Own::of(slot, registers.sp());
-        kept.keep(generation, registers, bench.stack_cache, memory, written);
+        recent.keep(generation, registers, bench.stack_cache, memory, written);
     }
     Written { committed, end: walk.end }
 }

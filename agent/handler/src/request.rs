@@ -7,7 +7,7 @@
 //!
 //! What the requester writes is untrusted: a false request costs a walk.
 
-use shm_format::{Nonce, Occasion, StackHead};
+use shm_format::{Nonce, StackHead, Trigger};
 
 use crate::context::Context;
 use crate::discovery;
@@ -42,9 +42,9 @@ pub(crate) fn serve(
 ) -> bool {
     let Some(recording) = recording else { return false };
     let origin = origin(info, recording);
-    let occasion = if origin == Origin::Program { Occasion::Foreign } else { Occasion::Request };
+    let trigger = if origin == Origin::Program { Trigger::Foreign } else { Trigger::Request };
     let answered =
-        recording.region.has_requests() && walk_and_answer(recording, context, entered, occasion) != 0;
+        recording.region.has_requests() && walk_and_answer(recording, context, entered, trigger) != 0;
     match origin {
         Origin::Program => false,
         Origin::Request => {
@@ -78,7 +78,7 @@ fn origin(info: &SignalInfo, recording: &Recording) -> Origin {
 }
 
 /// Walks the interrupted stack for the requests to this thread. Returns how many it answered.
-fn walk_and_answer(recording: &Recording, context: Context<'_>, entered: u64, occasion: Occasion) -> u32 {
+fn walk_and_answer(recording: &Recording, context: Context<'_>, entered: u64, trigger: Trigger) -> u32 {
     if recording::is_stopped() {
         return 0;
     }
@@ -88,7 +88,7 @@ fn walk_and_answer(recording: &Recording, context: Context<'_>, entered: u64, oc
         return 0;
     }
     let sample = Sample::walk(recording, slot, context);
-    let answered = sample.answer(entered, occasion);
+    let answered = sample.answer(entered, trigger);
     if answered != 0 {
         begin(recording, slot, &sample);
     }

@@ -1,7 +1,7 @@
 //! The stack of one sample: walked from the interrupted registers, then written to the pool or to the request slot of
 //! another process.
 
-use shm_format::{AnswerHead, Committed, Loss, Occasion, StackHead};
+use shm_format::{AnswerHead, Committed, Loss, StackHead, Trigger};
 use unwind::{End, Frame, Walk};
 
 use crate::activity::is_filtered;
@@ -144,18 +144,18 @@ impl<'a> Sample<'a> {
 
     /// Answers all requests for this thread's stack; returns how many there were. The handler began at `entered`.
     #[cold]
-    pub(crate) fn answer(&self, entered: u64, occasion: Occasion) -> u32 {
+    pub(crate) fn answer(&self, entered: u64, trigger: Trigger) -> u32 {
         let head = AnswerHead {
             tid: self.slot.tid(),
             thread_seq: self.slot.sequence(),
             depth: 0,
             end: self.walk.end as u8,
-            occasion,
+            trigger,
             entered,
             walked: clock::now(),
         };
         let answered = self.recording.region.answer(&head, self.frames);
-        if answered != 0 && occasion != Occasion::Request {
+        if answered != 0 && trigger != Trigger::Request {
             self.slot.set_owed();
         }
         answered

@@ -149,8 +149,8 @@ pub(crate) fn place<'a>(stack: &SignalStack, context: Context<'a>, wants_alterna
 /// `frame..end` must be a signal frame, and the memory below `top` writable, as for the kernel.
 unsafe fn move_frame(frame: u64, end: u64, top: u64) -> u64 {
     let length = end - frame;
-    let place = top - length;
-    let to = place - (place.wrapping_sub(frame) & (ALIGNMENT - 1));
+    let lowest = top - length;
+    let to = lowest - (lowest.wrapping_sub(frame) & (ALIGNMENT - 1));
     // SAFETY: the caller promises a signal frame and writable memory.
     unsafe {
         arch::copy(frame, to, length);

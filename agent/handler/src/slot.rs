@@ -22,10 +22,10 @@ pub use note::note_end;
 pub(crate) use workspace::Workbench;
 
 use crate::interpreter::Scratch;
-use crate::kept_stacks::KeptStacks;
 use crate::kernel_ring::KernelRings;
 use crate::nesting::{Entered, Nesting};
 use crate::probed_pages::ProbedPages;
+use crate::recent_stacks::RecentStacks;
 use crate::signal_stack::SignalStack;
 use crate::snapshot::{Pin, Snapshot};
 use crate::stack::Bounds;
@@ -356,7 +356,7 @@ impl Slot {
 
     #[cold]
     fn enter_abandoned(&self, stack_pointer: u64) -> Option<Entered<'_>> {
-        let (inside, own) = (self.nesting.place(), self.stack());
+        let (inside, own) = (self.nesting.owner(), self.stack());
         // A suspended owner on the same stack would be further out, at a higher address.
         let is_left = inside != 0 && inside <= stack_pointer && own.hold(inside) && own.hold(stack_pointer);
         if !is_left {
@@ -371,7 +371,7 @@ impl Slot {
             unsafe {
                 (*self.chain()).reset();
                 (*self.stack_cache()).forget();
-                (*self.kept_stacks()).forget();
+                (*self.recent_stacks()).forget();
             }
         }
         Some(entered)
@@ -445,9 +445,9 @@ impl Slot {
     }
 
     /// The thread's known stacks.
-    pub(crate) fn kept_stacks(&self) -> *mut KeptStacks {
+    pub(crate) fn recent_stacks(&self) -> *mut RecentStacks {
         // SAFETY: the workspace that `prepare` took stays mapped forever.
-        unsafe { (*self.workspace.load(Ordering::Relaxed)).kept_stacks.get() }
+        unsafe { (*self.workspace.load(Ordering::Relaxed)).recent_stacks.get() }
     }
 
     /// The thread's previous walk.

@@ -30,7 +30,7 @@ const NATIVE: u64 = 1 << 32;
 /// A sample hit code outside all modules of the snapshot since the last rescan.
 static STALE: AtomicBool = AtomicBool::new(false);
 /// A sample has ever hit such code.
-static MET_UNKNOWN_CODE: AtomicBool = AtomicBool::new(false);
+static SAW_UNKNOWN_CODE: AtomicBool = AtomicBool::new(false);
 
 /// Replaces the snapshot and returns the previous one, which may still be pinned.
 ///
@@ -66,13 +66,13 @@ pub fn set_stale() {
 
 /// Notes that a sample hit code outside all known modules, which may be in a new one.
 pub fn note_unknown_code() {
-    MET_UNKNOWN_CODE.store(true, Ordering::Relaxed);
+    SAW_UNKNOWN_CODE.store(true, Ordering::Relaxed);
     set_stale();
 }
 
 /// Whether a sample has hit code outside all known modules.
-pub fn met_unknown_code() -> bool {
-    MET_UNKNOWN_CODE.load(Ordering::Relaxed)
+pub fn saw_unknown_code() -> bool {
+    SAW_UNKNOWN_CODE.load(Ordering::Relaxed)
 }
 
 /// Whether a rescan is needed.

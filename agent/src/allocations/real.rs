@@ -13,13 +13,13 @@ const FIRST_NEW: usize = 9;
 const LAST_NEW: usize = 16;
 const FREE: usize = 17;
 
-macro_rules! places {
+macro_rules! pointers {
     ($($number:literal)*) => { [$(AtomicPtr::new(find_first::<$number> as *mut ())),*] };
 }
 
 /// The real functions, or functions that look them up.
 pub(super) static REALS: [AtomicPtr<()>; COUNT] =
-    places![0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20 21 22 23 24 25 26 27 28 29];
+    pointers![0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20 21 22 23 24 25 26 27 28 29];
 
 /// Stands in for the real function `KIND`: looks it up and jumps to it.
 #[unsafe(naked)]
@@ -79,9 +79,9 @@ static REAL: [Real; COUNT] = reals![
 pub(super) fn find_all() {
     let all: [&Real; COUNT] = core::array::from_fn(|number| &REAL[number]);
     symbols::resolve(&all);
-    for (place, real) in REALS.iter().zip(&REAL) {
+    for (pointer, real) in REALS.iter().zip(&REAL) {
         if let Some(address) = real.known() {
-            place.store(address as *mut (), Ordering::Relaxed);
+            pointer.store(address as *mut (), Ordering::Relaxed);
         }
     }
 }
@@ -90,8 +90,8 @@ pub(super) fn find_all() {
 pub(super) unsafe extern "C" fn find(number: usize) -> usize {
     let found = |number: usize| REAL.get(number)?.address();
     if let Some(address) = found(number) {
-        if let Some(place) = REALS.get(number) {
-            place.store(address as *mut (), Ordering::Relaxed);
+        if let Some(pointer) = REALS.get(number) {
+            pointer.store(address as *mut (), Ordering::Relaxed);
         }
         return address;
     }

@@ -37,7 +37,7 @@ const NEVER: u64 = u64::MAX;
 /// Allowance for the time from the release of a lock until the waiter runs.
 const WAKE_UP_NS: u64 = 50_000;
 /// Fraction of the mean that must pass between two recorded releases of the same lock.
-const GAP: u64 = 4;
+const MIN_LINK_DISTANCE: u64 = 4;
 
 /// The call is not watched, or nobody waits for what it releases.
 const UNWATCHED: u64 = 0;
@@ -72,9 +72,9 @@ pub(crate) fn forget_waits() {
 pub(crate) fn thread_ends() {
     if let Some(own) = waiter::own()
         // SAFETY: thread-local, and all signals are blocked.
-        && let Some(place) = unsafe { &mut *own }.abandon()
+        && let Some(entry) = unsafe { &mut *own }.abandon()
     {
-        waited::leave(place, u64::MAX);
+        waited::leave(entry, u64::MAX);
     }
 }
 
@@ -122,8 +122,8 @@ unsafe extern "C" fn after(call: &Call, word: u64) {
     let Some(own) = waiter::own() else { return };
     // SAFETY: thread-local; a signal handler that intervenes restores it, or draws a new distance.
     let own = unsafe { &mut *own };
-    let place = own.end(core::ptr::from_ref(call) as u64);
-    let link = place.map_or(0, |place| waited::leave(place, word));
+    let entry = own.end(core::ptr::from_ref(call) as u64);
+    let link = entry.map_or(0, |entry| waited::leave(entry, word));
     if own.samples(ticks, MEAN.load(Ordering::Relaxed)) {
         record(call, LockNonce::wait(ticks, link));
     }
@@ -160,9 +160,9 @@ fn wait(call: &Call, mean: u64) -> u64 {
     let due = now.saturating_add(own.left(mean));
     // A wait nested in a signal handler is only timed.
     if let Ok(left) = own.begin(core::ptr::from_ref(call) as u64) {
-        left.into_iter().for_each(|place| _ = waited::leave(place, u64::MAX));
-        if let Some(place) = waited::enter(call.argument(kind.subject()), now, due) {
-            own.set_place(place);
+        left.into_iter().for_each(|entry| _ = waited::leave(entry, u64::MAX));
+        if let Some(entry) = waited::enter(call.argument(kind.subject()), now, due) {
+            own.set_entry(entry);
         }
     }
     now
@@ -170,7 +170,7 @@ fn wait(call: &Call, mean: u64) -> u64 {
 
 /// Called before `address` is released: returns a link if somebody waits for it, else 0.
 fn give_up(address: u64, mean: u64) -> u32 {
-    waited::give_up(address, clock::now(), rate::ticks(WAKE_UP_NS), mean / GAP)
+    waited::give_up(address, clock::now(), rate::ticks(WAKE_UP_NS), mean / MIN_LINK_DISTANCE)
 }
 
 /// Records the stack of a call.

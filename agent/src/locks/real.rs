@@ -9,13 +9,13 @@ use crate::symbols::{self, Real};
 /// Number of functions.
 pub(super) const COUNT: usize = 34;
 
-macro_rules! places {
+macro_rules! pointers {
     ($($number:literal)*) => { [$(AtomicPtr::new(find_first::<$number> as *mut ())),*] };
 }
 
 /// The real functions, or the stubs that look them up; indexed by the numbers in [`kind`].
 pub(super) static REALS: [AtomicPtr<()>; COUNT] =
-    places![0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20 21 22 23 24 25 26 27 28 29 30 31 32 33];
+    pointers![0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20 21 22 23 24 25 26 27 28 29 30 31 32 33];
 
 /// Stub for function `NUMBER`: looks up the real one and jumps to it.
 #[unsafe(naked)]
@@ -91,9 +91,9 @@ pub(super) fn find_all() {
     if VERSION.known().is_some() {
         glibc_mutex::is_known();
     }
-    for (number, (place, real)) in REALS.iter().zip(&REAL).enumerate() {
+    for (number, (pointer, real)) in REALS.iter().zip(&REAL).enumerate() {
         if let Some(address) = real.known() {
-            place.store(usable(number, address) as *mut (), Ordering::Relaxed);
+            pointer.store(usable(number, address) as *mut (), Ordering::Relaxed);
         }
     }
 }
@@ -108,8 +108,8 @@ unsafe extern "C" fn find(number: usize) -> usize {
         };
     };
     let address = usable(number, address);
-    if let Some(place) = REALS.get(number) {
-        place.store(address as *mut (), Ordering::Relaxed);
+    if let Some(pointer) = REALS.get(number) {
+        pointer.store(address as *mut (), Ordering::Relaxed);
     }
     address
 }

@@ -9,24 +9,24 @@ use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use shm_format::LockNonce;
 
 /// Number of entries.
-const PLACES: usize = 4096;
-const PLACE_BYTES: usize = size_of::<Place>();
+const ENTRIES: usize = 4096;
+const ENTRY_BYTES: usize = size_of::<Entry>();
 /// The offset of an address's entry is `address * FACTOR >> SHIFT & OFFSETS`.
 pub(super) const FACTOR: i32 = 0x9e37_79b1_u32 as i32;
 pub(super) const SHIFT: u32 = 24;
-pub(super) const OFFSETS: usize = (PLACES - 1) * PLACE_BYTES;
+pub(super) const OFFSETS: usize = (ENTRIES - 1) * ENTRY_BYTES;
 
 const WAITERS: u64 = 0xffff;
 const WAITERS_BITS: u32 = 16;
 /// A link word is `time:44 | number:20`, with the time in units of this power of two of ticks.
-const MOMENT: u32 = 6;
+const TIME_UNIT: u32 = 6;
 const NUMBER_BITS: u32 = 20;
 
-const _: () = assert!(PLACE_BYTES == 32 && LockNonce::MOST_LINKS == (1 << NUMBER_BITS) - 1);
+const _: () = assert!(ENTRY_BYTES == 32 && LockNonce::MOST_LINKS == (1 << NUMBER_BITS) - 1);
 
 /// The entry of one lock. The assembly entries test its first word only.
 #[repr(C, align(32))]
-pub(super) struct Place {
+pub(super) struct Entry {
     /// `address:48 | waiters:16`; 0 if nobody waits.
     who: AtomicU64,
     /// The tick from which on a wait would be sampled.
@@ -38,26 +38,26 @@ pub(super) struct Place {
 }
 
 /// The table.
-pub(super) static WAITED: [Place; PLACES] = [const {
-    Place {
+pub(super) static WAITED: [Entry; ENTRIES] = [const {
+    Entry {
         who: AtomicU64::new(0),
         due: AtomicU64::new(0),
         link: AtomicU64::new(0),
         began: AtomicU64::new(0),
     }
-}; PLACES];
+}; ENTRIES];
 
 /// Fraction of a wait that must pass between two links: the last link is then close to the end of the wait.
-const PART: u64 = 4;
+const WAIT_FRACTION: u64 = 4;
 
 static LAST_LINK: AtomicU32 = AtomicU32::new(0);
 
 /// Index of an address's entry.
 fn number(address: u64) -> usize {
-    (address.wrapping_mul(i64::from(FACTOR) as u64) >> SHIFT) as usize % (PLACES * PLACE_BYTES) / PLACE_BYTES
+    (address.wrapping_mul(i64::from(FACTOR) as u64) >> SHIFT) as usize % (ENTRIES * ENTRY_BYTES) / ENTRY_BYTES
 }
 
-fn place(number: usize) -> Option<&'static Place> {
+fn entry(number: usize) -> Option<&'static Entry> {
     WAITED.get(number)
 }
 
@@ -65,33 +65,33 @@ fn place(number: usize) -> Option<&'static Place> {
 /// `due`. Returns the index of the entry; `None` if another lock occupies it.
 pub(super) fn enter(address: u64, now: u64, due: u64) -> Option<usize> {
     let number = number(address);
-    let place = place(number)?;
+    let entry = entry(number)?;
     let join = |who: u64| match who {
         0 => Some(address << WAITERS_BITS | 1),
         _ if who >> WAITERS_BITS == address && who & WAITERS != WAITERS => Some(who + 1),
         _ => None,
     };
-    let before = place.who.fetch_update(Ordering::Relaxed, Ordering::Relaxed, join).ok()?;
-    place.began.store(now, Ordering::Relaxed);
+    let before = entry.who.fetch_update(Ordering::Relaxed, Ordering::Relaxed, join).ok()?;
+    entry.began.store(now, Ordering::Relaxed);
     if before == 0 {
-        place.due.store(due, Ordering::Relaxed);
+        entry.due.store(due, Ordering::Relaxed);
     } else {
-        place.due.fetch_min(due, Ordering::Relaxed);
+        entry.due.fetch_min(due, Ordering::Relaxed);
     }
     Some(number)
 }
 
 /// Ends a wait that began at tick `began`. Returns the link of the release that ended it, 0 if none was seen.
 pub(super) fn leave(number: usize, began: u64) -> u32 {
-    let Some(place) = place(number) else { return 0 };
-    let link = place.link.load(Ordering::Acquire);
+    let Some(entry) = entry(number) else { return 0 };
+    let link = entry.link.load(Ordering::Acquire);
     let less = |who: u64| match who & WAITERS {
         0 => None,
         1 => Some(0),
         _ => Some(who - 1),
     };
-    let _ = place.who.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
-    let is_of_this = link >> NUMBER_BITS >= began >> MOMENT;
+    let _ = entry.who.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
+    let is_of_this = link >> NUMBER_BITS >= began >> TIME_UNIT;
     if is_of_this { link as u32 & LockNonce::MOST_LINKS } else { 0 }
 }
 
@@ -99,29 +99,29 @@ pub(super) fn leave(number: usize, began: u64) -> u32 {
 /// later and the last link is old enough: `gap` ticks, and a fraction of the wait. Otherwise 0. A thread that takes a
 /// lock again and again while another waits thus does not record a stack each time.
 pub(super) fn give_up(address: u64, now: u64, slack: u64, gap: u64) -> u32 {
-    let Some(place) = place(number(address)) else { return 0 };
-    let is_waited_for = place.who.load(Ordering::Relaxed) >> WAITERS_BITS == address;
-    if !is_waited_for || now.saturating_add(slack) < place.due.load(Ordering::Relaxed) {
+    let Some(entry) = entry(number(address)) else { return 0 };
+    let is_waited_for = entry.who.load(Ordering::Relaxed) >> WAITERS_BITS == address;
+    if !is_waited_for || now.saturating_add(slack) < entry.due.load(Ordering::Relaxed) {
         return 0;
     }
-    let moment = now >> MOMENT;
-    let before = place.link.load(Ordering::Relaxed) >> NUMBER_BITS;
-    let waited = now.saturating_sub(place.began.load(Ordering::Relaxed));
-    if moment.saturating_sub(before) < gap.max(waited / PART) >> MOMENT {
+    let time = now >> TIME_UNIT;
+    let before = entry.link.load(Ordering::Relaxed) >> NUMBER_BITS;
+    let waited = now.saturating_sub(entry.began.load(Ordering::Relaxed));
+    if time.saturating_sub(before) < gap.max(waited / WAIT_FRACTION) >> TIME_UNIT {
         return 0;
     }
     let link = LAST_LINK.fetch_add(1, Ordering::Relaxed) % LockNonce::MOST_LINKS + 1;
     // Release: pairs with the acquire in `leave`.
-    place.link.store(moment << NUMBER_BITS | u64::from(link), Ordering::Release);
+    entry.link.store(time << NUMBER_BITS | u64::from(link), Ordering::Release);
     link
 }
 
 /// In a forked child: forgets the waits of the parent's threads.
 pub(super) fn forget() {
-    for place in &WAITED {
+    for entry in &WAITED {
         // Do not write unmodified pages, so that they stay shared.
-        if place.who.load(Ordering::Relaxed) != 0 {
-            place.who.store(0, Ordering::Relaxed);
+        if entry.who.load(Ordering::Relaxed) != 0 {
+            entry.who.store(0, Ordering::Relaxed);
         }
     }
 }

@@ -12,7 +12,7 @@ pub(super) struct Waiter {
     /// Stack pointer of the current wait; 0 for none.
     inside: u64,
     /// Index of its entry in the table, plus one; 0 for none.
-    place: u64,
+    entry: u64,
     _free: [u64; 4],
 }
 
@@ -51,12 +51,12 @@ impl Waiter {
             return Err(Nested);
         }
         self.inside = stack_pointer;
-        Ok(self.take_place())
+        Ok(self.take_entry())
     }
 
     /// Stores the current wait's entry.
-    pub(super) fn set_place(&mut self, number: usize) {
-        self.place = number as u64 + 1;
+    pub(super) fn set_entry(&mut self, number: usize) {
+        self.entry = number as u64 + 1;
     }
 
     /// Ends the wait that began at this stack pointer. Returns its entry, if it has one.
@@ -65,17 +65,17 @@ impl Waiter {
             return None;
         }
         self.inside = 0;
-        self.take_place()
+        self.take_entry()
     }
 
     /// Ends any current wait. Returns its entry.
     pub(super) fn abandon(&mut self) -> Option<usize> {
         self.inside = 0;
-        self.take_place()
+        self.take_entry()
     }
 
-    fn take_place(&mut self) -> Option<usize> {
-        core::mem::take(&mut self.place).checked_sub(1).map(|number| number as usize)
+    fn take_entry(&mut self) -> Option<usize> {
+        core::mem::take(&mut self.entry).checked_sub(1).map(|number| number as usize)
     }
 }
 

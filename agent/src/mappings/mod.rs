@@ -148,9 +148,9 @@ fn take_out(range: Range<u64>) -> Taken {
     }
     if let Some((_, table)) = own() {
         let Taken { parts, more } = &mut taken;
-        let mut places = parts.iter_mut();
-        let mut take = |part| match places.next() {
-            Some(place) => *place = Some(part),
+        let mut free = parts.iter_mut();
+        let mut take = |part| match free.next() {
+            Some(free) => *free = Some(part),
             None => *more += 1,
         };
         change(|| table.remove(range, &mut take));

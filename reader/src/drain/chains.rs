@@ -75,12 +75,12 @@ impl Chains {
         let chain = chain(&mut self.chunks, chunk);
         let stack = EncodedStack::parse(encoded).ok_or(Undecodable::Malformed)?;
         let depth = stack.depth();
-        let frames = if stack.is_aside() { &mut self.standalone } else { &mut chain.frames };
+        let frames = if stack.is_standalone() { &mut self.standalone } else { &mut chain.frames };
         if frames.len() < depth {
             frames.resize(depth, 0);
         }
-        if stack.is_aside() {
-            stack.decode_aside(frames)?;
+        if stack.is_standalone() {
+            stack.decode_standalone(frames)?;
         } else {
             chain.decoder.decode(&stack, record.sequence, frames)?;
             if stack.head.source == Repeat::SOURCE && depth <= Repeat::DEPTH {
@@ -90,9 +90,9 @@ impl Chains {
         Ok(DecodedStack {
             head: stack.head,
             frames: &frames[..depth],
-            shared: stack.kept(),
+            shared: stack.shared(),
             base: stack.before(record.sequence),
-            is_standalone: stack.is_aside(),
+            is_standalone: stack.is_standalone(),
         })
     }
 }

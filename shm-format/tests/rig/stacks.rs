@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 
 use shm_format::{
     DrainStats, EncodedStack, Loss, MAX_DEPTH, Pass, RecordKind, Region, RegionReader, Repeat, StackChain,
-    StackDecoder, StackHead, StackPlace, ThreadCursor, Undecodable,
+    StackDecoder, StackHead, StackPosition, ThreadCursor, Undecodable,
 };
 
 use super::{Random, tick};
@@ -40,7 +40,7 @@ pub struct Writer {
     tells: bool,
     written: Vec<(u64, Written)>,
     /// Stacks that may be repeated.
-    places: Vec<(StackPlace, Vec<u64>)>,
+    positions: Vec<(StackPosition, Vec<u64>)>,
 }
 
 /// Length of the common suffix of two stacks, leaf first.
@@ -53,27 +53,28 @@ impl Writer {
         let cursor = ThreadCursor::new();
         cursor.begin(tid, tid);
         let tells = tid.is_multiple_of(2);
-        let (frames, written, places) = (Vec::new(), Vec::new(), Vec::new());
-        Self { tid, cursor, chain: StackChain::new(), frames, tells, written, places }
+        let (frames, written, positions) = (Vec::new(), Vec::new(), Vec::new());
+        Self { tid, cursor, chain: StackChain::new(), frames, tells, written, positions }
     }
 
     pub fn write(&mut self, region: &Region, head: StackHead, frames: &[u64]) -> Result<(), Loss> {
         let sequence = self.cursor.sequence();
         self.chain.write(&self.cursor, region, head, frames, tick).map(drop)?;
         self.written.push((sequence, (head, frames.to_vec())));
-        self.places.push((self.chain.written(), frames.to_vec()));
+        self.positions.push((self.chain.written(), frames.to_vec()));
         Ok(())
     }
 
     /// Writes that one of the last stacks has come again, if that can be said.
     fn repeat(&mut self, region: &Region, random: &mut Random) {
         let back = 1 + random.below(40) as usize;
-        let Some((place, frames)) = self.places.len().checked_sub(back).map(|at| self.places[at].clone())
+        let Some((position, frames)) =
+            self.positions.len().checked_sub(back).map(|at| self.positions[at].clone())
         else {
             return;
         };
         let (sequence, nonce) = (self.cursor.sequence(), random.next());
-        if let Ok(Some(_)) = self.cursor.repeat(region, place, Repeat::SOURCE, nonce, tick) {
+        if let Ok(Some(_)) = self.cursor.repeat(region, position, Repeat::SOURCE, nonce, tick) {
             let head = StackHead { weight: 1, end: 0, source: Repeat::SOURCE, nonce };
             self.written.push((sequence, (head, frames)));
         }
@@ -132,7 +133,7 @@ impl Writer {
 pub struct Decoders {
     chunks: HashMap<u32, (u64, StackDecoder, Vec<u64>)>,
     /// The stacks of each chunk, of the generation that comes first, from the root and by their sequence.
-    kept: HashMap<u32, (u64, HashMap<u64, Vec<u64>>)>,
+    by_sequence: HashMap<u32, (u64, HashMap<u64, Vec<u64>>)>,
     by_nonce: bool,
     pub unlinked: u64,
     pub malformed: u64,
@@ -147,19 +148,19 @@ impl Decoders {
 
     pub fn drain(&mut self, reader: &mut RegionReader, pass: Pass, seen: &mut Stacks) {
         let mut scratch = vec![0; 32 * 1024];
-        let (chunks, kept, by_nonce) = (&mut self.chunks, &mut self.kept, self.by_nonce);
+        let (chunks, by_sequence, by_nonce) = (&mut self.chunks, &mut self.by_sequence, self.by_nonce);
         let (unlinked, malformed) = (&mut self.unlinked, &mut self.malformed);
         let stats = reader.drain(pass, &mut scratch, &mut |chunk, record| {
-            let kept = kept.entry(chunk.index).or_default();
-            if kept.0 != chunk.generation {
-                *kept = (chunk.generation, HashMap::new());
+            let by_sequence = by_sequence.entry(chunk.index).or_default();
+            if by_sequence.0 != chunk.generation {
+                *by_sequence = (chunk.generation, HashMap::new());
             }
             if record.kind == RecordKind::Repeat {
                 let Some(Repeat { distance, source, nonce }) = Repeat::parse(record.payload) else {
                     *malformed += 1;
                     return;
                 };
-                let Some(frames) = kept.1.get(&(record.sequence - distance)) else {
+                let Some(frames) = by_sequence.1.get(&(record.sequence - distance)) else {
                     *unlinked += u64::from(!record.again);
                     return;
                 };
@@ -184,15 +185,15 @@ impl Decoders {
                 *malformed += 1;
                 return;
             };
-            let mut aside = vec![0; MAX_DEPTH];
-            let frames = if stack.is_aside() { &mut aside } else { &mut entry.2 };
-            let result = if stack.is_aside() {
-                stack.decode_aside(frames)
+            let mut standalone = vec![0; MAX_DEPTH];
+            let frames = if stack.is_standalone() { &mut standalone } else { &mut entry.2 };
+            let result = if stack.is_standalone() {
+                stack.decode_standalone(frames)
             } else {
                 entry.1.decode(&stack, record.sequence, frames)
             };
             if result.is_ok() {
-                kept.1.insert(record.sequence, frames[..stack.depth()].to_vec());
+                by_sequence.1.insert(record.sequence, frames[..stack.depth()].to_vec());
             }
             match result {
                 Ok(()) if record.again => {}

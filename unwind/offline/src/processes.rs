@@ -316,9 +316,9 @@ fn read_files_of_words(layout: &Layout<'_>, sample: &Sample<'_>, binaries: &Bina
     }
 }
 
-/// The walker of a process; if it has none, a new one in place of the least recently used.
+/// The walker of a process; if it has none, a new one in index of the least recently used.
 fn walker_of(walkers: &mut Vec<Box<Walker>>, pid: u32, sample: u64) -> &mut Walker {
-    let place = walkers.iter().position(|walker| walker.pid == pid).unwrap_or_else(|| {
+    let index = walkers.iter().position(|walker| walker.pid == pid).unwrap_or_else(|| {
         if walkers.len() < WALKERS {
             walkers.push(Box::new(Walker {
                 pid,
@@ -330,9 +330,9 @@ fn walker_of(walkers: &mut Vec<Box<Walker>>, pid: u32, sample: u64) -> &mut Walk
             return walkers.len() - 1;
         }
         let oldest = walkers.iter().enumerate().min_by_key(|(_, walker)| walker.used);
-        oldest.map_or(0, |(place, _)| place)
+        oldest.map_or(0, |(index, _)| index)
     });
-    let walker = &mut walkers[place];
+    let walker = &mut walkers[index];
     if walker.pid != pid {
         (walker.pid, walker.snapshot) = (pid, 0);
     }

@@ -123,7 +123,7 @@ impl SourceFile {
                 let address = section.address();
                 found.text = (start.min(address), end.max(address.saturating_add(section.size())));
             }
-            let place = match section.name() {
+            let index = match section.name() {
                 Ok(".eh_frame") => &mut found.eh_frame,
                 Ok(".eh_frame_hdr") => &mut found.eh_frame_hdr,
                 Ok(".debug_frame") => &mut debug_frame,
@@ -134,7 +134,7 @@ impl SourceFile {
             let bytes =
                 section.uncompressed_data().with_context(|| format!("cannot read {name}"))?.into_owned();
             // Separate debug files list the sections of their program as empty.
-            *place = (!bytes.is_empty()).then(|| Copied { bytes, address: section.address() });
+            *index = (!bytes.is_empty()).then(|| Copied { bytes, address: section.address() });
         }
         if let Some(debug_frame) = debug_frame {
             let eh_frame = found.eh_frame.as_ref().map(Copied::section);

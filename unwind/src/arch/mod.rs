@@ -2,7 +2,7 @@
 //!
 //! Call frame information of every architecture is read on every machine: the readers are generic over [`Abi`], chosen
 //! by the [`Machine`] of the ELF file, and its constants cost nothing at run time. Walks are for the architecture of
-//! this build only (`native`): registers, the place of the return address, signal frames, stubs and calls. The files of
+//! this build only (`native`): registers, where the return address is, signal frames, stubs and calls. The files of
 //! the architectures define the same names.
 
 // Of the architectures that this is not built for, only the ABI constants are used.

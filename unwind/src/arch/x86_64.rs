@@ -200,10 +200,10 @@ pub(crate) fn ends_thread<M: Memory>(pc: u64, memory: &mut M) -> bool {
 
 /// Loads the registers that the kernel saved in the signal frame; `sp` is the stack pointer of its restorer.
 pub(crate) fn read_sigcontext<M: Memory>(sp: u64, registers: &mut Registers, memory: &mut M) -> Option<()> {
-    let mut place = sp.wrapping_add(SIGCONTEXT);
+    let mut address = sp.wrapping_add(SIGCONTEXT);
     for number in SIGCONTEXT_ORDER {
-        registers.set_column(usize::from(number), memory.read(place)?);
-        place = place.wrapping_add(8);
+        registers.set_column(usize::from(number), memory.read(address)?);
+        address = address.wrapping_add(8);
     }
     Some(())
 }

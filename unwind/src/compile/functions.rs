@@ -3,7 +3,7 @@
 use alloc::vec::Vec;
 
 use crate::arch::Abi;
-use crate::cfi::{self, Cie, Entry, Extent, Fde};
+use crate::cfi::{self, CfiEntry, Cie, Extent, Fde};
 use crate::entry::Code;
 use crate::frame_row::Row;
 use crate::narrow_row::NarrowRow;
@@ -56,7 +56,7 @@ impl<'a, A: Abi> Functions<'a, A> {
         let mut found = Self { section, commons, by_offset, functions, start: u64::MAX, end: 0 };
         let mut common = usize::MAX;
         for extent in cfi::entries(section) {
-            let Entry::Fde { cie: offset } = extent.entry else { continue };
+            let CfiEntry::Fde { cie: offset } = extent.entry else { continue };
             // Adjacent FDEs usually share their CIE.
             if found.commons.get(common).is_none_or(|common| common.offset != offset) {
                 let Some(index) = found.common(offset) else { continue };
@@ -120,8 +120,8 @@ impl<'a, A: Abi> Functions<'a, A> {
         if length < 0 || augmentation >= 0x80 || code > extent.end {
             return None;
         }
-        let place = self.section.address.wrapping_add(extent.body() as u64);
-        let start = place.wrapping_add(i32::from_le_bytes([a, b, c, d]) as u64);
+        let field = self.section.address.wrapping_add(extent.body() as u64);
+        let start = field.wrapping_add(i32::from_le_bytes([a, b, c, d]) as u64);
         let code = Code { start: u32::try_from(code).ok()?, end: u32::try_from(extent.end).ok()? };
         Some(Function { start, end: start.checked_add(length as u64)?, code, common })
     }
@@ -129,9 +129,9 @@ impl<'a, A: Abi> Functions<'a, A> {
     /// The index of the CIE at `offset`, which is parsed at first use.
     fn common(&mut self, offset: usize) -> Option<usize> {
         let offset_of = |number: &u32| self.commons.get(*number as usize).map_or(0, |common| common.offset);
-        let place = match self.by_offset.binary_search_by_key(&offset, offset_of) {
-            Ok(place) => return self.by_offset.get(place).map(|&number| number as usize),
-            Err(place) => place,
+        let at = match self.by_offset.binary_search_by_key(&offset, offset_of) {
+            Ok(at) => return self.by_offset.get(at).map(|&number| number as usize),
+            Err(at) => at,
         };
         let cie = Cie::<A>::at(&self.section, offset)?;
         let bytes = self.section.bytes;
@@ -143,7 +143,7 @@ impl<'a, A: Abi> Functions<'a, A> {
             matches!(rule.kind(), Kind::Sp | Kind::Fp) && !matches!(rule.fp(), SavedFp::AtFp(_))
         });
         let is_usual = cie.pointer_encoding == pointer::PCREL_SDATA4 && cie.has_augmentation_data();
-        self.by_offset.insert(place, self.commons.len() as u32);
+        self.by_offset.insert(at, self.commons.len() as u32);
         self.commons.push(Common { offset, cie, initial, plain, is_usual });
         Some(self.commons.len() - 1)
     }

@@ -114,8 +114,8 @@ impl Rows {
         }
         let at = bytes.len();
         bytes.resize(at + 2 * self.rows.len(), 0);
-        for (place, row) in bytes[at..].as_chunks_mut().0.iter_mut().zip(&self.rows) {
-            *place = ((row >> 8) as u16).to_le_bytes();
+        for (bytes, row) in bytes[at..].as_chunks_mut().0.iter_mut().zip(&self.rows) {
+            *bytes = ((row >> 8) as u16).to_le_bytes();
         }
         bytes.extend(self.rows.iter().map(|&row| row as u8));
         bytes.resize(length, 0);
@@ -151,7 +151,7 @@ impl Distinct {
 
     #[inline]
     fn index(&mut self, rule: Rule) -> u16 {
-        match self.slots.get(self.place(rule)) {
+        match self.slots.get(self.first_slot(rule)) {
             Some(slot) if slot.rule == rule.bits() => slot.index,
             _ => self.search(rule),
         }
@@ -159,14 +159,14 @@ impl Distinct {
 
     #[inline(never)]
     fn search(&mut self, rule: Rule) -> u16 {
-        let place = self.probe(rule);
-        let slot = self.slots[place];
+        let slot_at = self.probe(rule);
+        let slot = self.slots[slot_at];
         if slot.rule != NO_RULE {
             return slot.index;
         }
         let Ok(index) = u16::try_from(self.rules.len()) else { return 0 };
         self.rules.push(rule);
-        self.slots[place] = Slot { rule: rule.bits(), index };
+        self.slots[slot_at] = Slot { rule: rule.bits(), index };
         if self.rules.len() * 2 > self.slots.len() {
             self.grow();
         }
@@ -175,15 +175,15 @@ impl Distinct {
 
     /// The slot that holds the rule, or the free slot where it belongs.
     fn probe(&self, rule: Rule) -> usize {
-        let mut place = self.place(rule);
-        while ![NO_RULE, rule.bits()].contains(&self.slots[place].rule) {
-            place = (place + 1) & (self.slots.len() - 1);
+        let mut slot_at = self.first_slot(rule);
+        while ![NO_RULE, rule.bits()].contains(&self.slots[slot_at].rule) {
+            slot_at = (slot_at + 1) & (self.slots.len() - 1);
         }
-        place
+        slot_at
     }
 
     #[inline]
-    fn place(&self, rule: Rule) -> usize {
+    fn first_slot(&self, rule: Rule) -> usize {
         let mixed = rule.bits().wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40;
         mixed as usize & (self.slots.len() - 1)
     }
@@ -191,8 +191,8 @@ impl Distinct {
     fn grow(&mut self) {
         self.slots = vec![Slot::FREE; self.slots.len() * 2];
         for (index, &rule) in self.rules.iter().enumerate() {
-            let place = self.probe(rule);
-            self.slots[place] = Slot { rule: rule.bits(), index: index as u16 };
+            let slot_at = self.probe(rule);
+            self.slots[slot_at] = Slot { rule: rule.bits(), index: index as u16 };
         }
     }
 }

@@ -11,7 +11,7 @@ impl StackCache {
 
     /// Passes to `tell` every word that the last walk depended on, with its address: first the return addresses, from
     /// the leaf's on, then those saved frame pointers that a later step uses. Returns the number of return addresses,
-    /// and whether a step uses the leaf's own frame pointer. `None` if a step was not simple, if the walk did not end
+    /// and whether a step uses the leaf's own frame pointer. `None` if a step was not fast, if the walk did not end
     /// at the root, if its modules were of another generation, or if `tell` returns false.
     pub(crate) fn words(
         &self,
@@ -21,7 +21,7 @@ impl StackCache {
         let previous = &self.previous;
         let first = previous.start + 1;
         let is_of = self.generation == generation;
-        if !is_of || !previous.has_root || previous.simple_from > first || first > CAPACITY {
+        if !is_of || !previous.has_root || previous.fast_from > first || first > CAPACITY {
             return None;
         }
         for entry in previous.entries(first..CAPACITY) {

@@ -22,11 +22,11 @@ pub(crate) const PRESERVED: usize = 12;
 /// address.
 pub(crate) fn registers_at_entry(pc: u64, sp: u64, preserved: [u64; PRESERVED]) -> Registers {
     let mut registers = Registers { pc, ..Registers::default() };
-    for (place, value) in registers.r.iter_mut().skip(19).zip(preserved) {
-        *place = value;
+    for (register, value) in registers.r.iter_mut().skip(19).zip(preserved) {
+        *register = value;
     }
-    if let Some(place) = registers.r.get_mut(31) {
-        *place = sp;
+    if let Some(register) = registers.r.get_mut(31) {
+        *register = sp;
     }
     registers
 }

@@ -10,13 +10,13 @@ use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use unwind::Interpreted;
 
 /// A power of two.
-const PLACES: usize = 1 << 14;
+const ENTRIES: usize = 1 << 14;
 /// Entries that a function may occupy.
 const WAYS: usize = 4;
 const NUMBER_BITS: u32 = 28;
 
 /// `hash:36 | number:28`; 0 is free. The hash is the highest bits of the key; the lowest choose the entry.
-static TABLE: [AtomicU64; PLACES] = [const { AtomicU64::new(0) }; PLACES];
+static TABLE: [AtomicU64; ENTRIES] = [const { AtomicU64::new(0) }; ENTRIES];
 static LAST: AtomicU32 = AtomicU32::new(0);
 
 /// The key of a function.
@@ -41,9 +41,9 @@ impl Key {
         self.0
     }
 
-    fn places(self) -> impl Iterator<Item = &'static AtomicU64> {
+    fn entries(self) -> impl Iterator<Item = &'static AtomicU64> {
         let first = self.0 as usize;
-        (0..WAYS).filter_map(move |way| TABLE.get((first ^ way) % PLACES))
+        (0..WAYS).filter_map(move |way| TABLE.get((first ^ way) % ENTRIES))
     }
 
     fn tag(self) -> u64 {
@@ -55,7 +55,7 @@ impl Key {
 #[inline]
 pub(crate) fn find(key: Key) -> Option<u32> {
     let number = |word: u64| (word as u32) & Interpreted::MOST_FUNCTIONS;
-    let mut words = key.places().map(|place| place.load(Ordering::Relaxed));
+    let mut words = key.entries().map(|entry| entry.load(Ordering::Relaxed));
     words.find(|&word| word != 0 && word >> NUMBER_BITS == key.tag() >> NUMBER_BITS).map(number)
 }
 
@@ -68,9 +68,9 @@ pub(crate) fn next() -> Option<u32> {
 /// Remembers that the function was announced with this number. May replace another function.
 pub(crate) fn remember(key: Key, number: u32) {
     let word = key.tag() | u64::from(number);
-    let free = key.places().find(|place| place.load(Ordering::Relaxed) == 0);
-    if let Some(place) = free.or_else(|| key.places().nth(number as usize % WAYS)) {
-        place.store(word, Ordering::Relaxed);
+    let free = key.entries().find(|entry| entry.load(Ordering::Relaxed) == 0);
+    if let Some(entry) = free.or_else(|| key.entries().nth(number as usize % WAYS)) {
+        entry.store(word, Ordering::Relaxed);
     }
 }
 
@@ -89,7 +89,7 @@ mod tests {
             assert_eq!(find(other), None);
         }
         // A replaced function is announced again, so any entry that is found is valid.
-        for word in 0..3 * PLACES as u64 {
+        for word in 0..3 * ENTRIES as u64 {
             let number = next().unwrap();
             remember(key(9, &[word]), number);
             assert_eq!(find(key(9, &[word])), Some(number));

@@ -10,14 +10,14 @@ use crate::arch::load;
 use crate::stack::Bounds;
 use crate::sys::{self, PAGE, SignalsBlocked};
 
-const PLACES: usize = 128;
+const ENTRIES: usize = 128;
 /// Probes per walk, so that a chain of wild pointers stays cheap.
 const PROBES: u32 = 512;
 
 /// The pages seen readable in a walk, each beside the number of that walk.
 pub(crate) struct Pages {
     /// By page: its address and, in the low bits, the walk.
-    seen: [u64; PLACES],
+    seen: [u64; ENTRIES],
     /// 1 to 4095; 0 before the first.
     walk: u64,
 }
@@ -67,7 +67,7 @@ impl<'a> Memory<'a> {
         Self { pages, known, probes, signals: Signals::Blocked, blocked: None }
     }
 
-    /// Notes a range that stays mapped for the rest of the walk, in the place of the one that was noted before.
+    /// Notes a range that stays mapped for the rest of the walk, in place of the one that was noted before.
     ///
     /// # Safety
     /// It does.
@@ -81,7 +81,7 @@ impl<'a> Memory<'a> {
     #[inline]
     pub(super) fn saw(&mut self, address: u64) {
         let page = address & !(PAGE - 1);
-        if let Some(seen) = self.pages.seen.get_mut((page / PAGE) as usize % PLACES) {
+        if let Some(seen) = self.pages.seen.get_mut((page / PAGE) as usize % ENTRIES) {
             *seen = page | self.pages.walk;
         }
     }
@@ -141,19 +141,19 @@ impl<'a> Memory<'a> {
 
     #[inline]
     fn is_readable(&mut self, page: u64) -> bool {
-        let place = (page / PAGE) as usize % PLACES;
-        self.pages.seen.get(place) == Some(&(page | self.pages.walk)) || self.probe(page, place)
+        let index = (page / PAGE) as usize % ENTRIES;
+        self.pages.seen.get(index) == Some(&(page | self.pages.walk)) || self.probe(page, index)
     }
 
     #[cold]
-    fn probe(&mut self, page: u64, place: usize) -> bool {
+    fn probe(&mut self, page: u64, index: usize) -> bool {
         let Some(left) = self.probes.checked_sub(1) else { return false };
         self.probes = left;
         if self.signals == Signals::Open && self.blocked.is_none() {
             self.blocked = Some(SignalsBlocked::new());
         }
         let readable = sys::is_readable(page);
-        if readable && let Some(seen) = self.pages.seen.get_mut(place) {
+        if readable && let Some(seen) = self.pages.seen.get_mut(index) {
             *seen = page | self.pages.walk;
         }
         readable
@@ -165,7 +165,7 @@ mod tests {
     use super::*;
 
     fn pages() -> Pages {
-        Pages { seen: [0; PLACES], walk: 0 }
+        Pages { seen: [0; ENTRIES], walk: 0 }
     }
 
     #[test]

@@ -98,12 +98,12 @@ fn insert(slot: &Slot, first: &AtomicU32) {
 
 /// Maps block `index`, unless another thread did; `None` if that fails.
 fn add_block(index: usize) -> Option<()> {
-    let place = ARENA.get(index)?;
+    let entry = ARENA.get(index)?;
     let _active = Active::enter()?;
     let block = sys::map_unlocked(BLOCK_BYTES)?;
     // A zeroed slot is free. The release pairs with the acquire in `slot`.
     let (order, fresh) = (Ordering::Release, block.cast::<Slot>());
-    if place.compare_exchange(ptr::null_mut(), fresh, order, Ordering::Relaxed).is_err() {
+    if entry.compare_exchange(ptr::null_mut(), fresh, order, Ordering::Relaxed).is_err() {
         // SAFETY: mapped just now, and nobody else uses it.
         unsafe { sys::call(libc::SYS_munmap, [block as usize, BLOCK_BYTES, 0, 0, 0, 0]) };
     }

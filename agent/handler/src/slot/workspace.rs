@@ -14,8 +14,8 @@ use unwind::StackCache;
 
 use crate::activity::Active;
 use crate::interpreter::Scratch;
-use crate::kept_stacks::KeptStacks;
 use crate::probed_pages::ProbedPages;
+use crate::recent_stacks::RecentStacks;
 use crate::snapshot::Pin;
 use crate::sys;
 
@@ -23,8 +23,8 @@ use crate::sys;
 const AT_ONCE: usize = 2;
 const PAGE_BITS: u32 = 12;
 /// Bits of a page number: user-space addresses have 47 bits unless more are requested.
-const PLACE_BITS: u32 = 36;
-const PLACE: u64 = (1 << PLACE_BITS) - 1;
+const NUMBER_BITS: u32 = 36;
+const NUMBER: u64 = (1 << NUMBER_BITS) - 1;
 /// Attempts to take a workspace while other threads do.
 const ATTEMPTS: usize = 64;
 
@@ -39,7 +39,7 @@ pub(super) struct Workspace {
     /// The remaining fields: most programs never touch them.
     pub(super) scratch: UnsafeCell<Scratch>,
     pub(super) copy_buffer: UnsafeCell<CopyBuffer>,
-    pub(super) kept_stacks: UnsafeCell<KeptStacks>,
+    pub(super) recent_stacks: UnsafeCell<RecentStacks>,
 }
 
 /// The parts of a workspace that a walk needs, borrowed exclusively.
@@ -51,12 +51,12 @@ pub(crate) struct Workbench<'a> {
     pub(crate) pin: &'a Pin,
 }
 
-/// `changes:28 | place:36` of the first free workspace. The place is its page number, 0 for none; the count of changes
+/// `changes:28 | number:36` of the first free workspace. The number is that of its page, 0 for none; the count of changes
 /// avoids the ABA problem.
 static FREE: AtomicU64 = AtomicU64::new(0);
 
-fn changed(head: u64, place: u64) -> u64 {
-    (head & !PLACE).wrapping_add(1 << PLACE_BITS) | place
+fn changed(head: u64, number: u64) -> u64 {
+    (head & !NUMBER).wrapping_add(1 << NUMBER_BITS) | number
 }
 
 /// A cleared workspace; `None` if there is no memory, or system calls are filtered.
@@ -70,7 +70,7 @@ pub(super) fn take() -> Option<&'static Workspace> {
         (*workspace.stack_cache.get()).forget();
         (*workspace.chain.get()).reset();
         (*workspace.scratch.get()).reset();
-        (*workspace.kept_stacks.get()).forget();
+        (*workspace.recent_stacks.get()).forget();
     }
     Some(workspace)
 }
@@ -78,11 +78,11 @@ pub(super) fn take() -> Option<&'static Workspace> {
 fn take_free() -> Option<*const Workspace> {
     let mut head = FREE.load(Ordering::Acquire);
     for _ in 0..ATTEMPTS {
-        let place = head & PLACE;
-        if place == 0 {
+        let number = head & NUMBER;
+        if number == 0 {
             return None;
         }
-        let first = (place << PAGE_BITS) as *const Workspace;
+        let first = (number << PAGE_BITS) as *const Workspace;
         // SAFETY: workspaces stay mapped forever. The value read is stale if another thread was faster, which the
         // exchange detects.
         let next = unsafe { (*first).next.load(Ordering::Relaxed) };
@@ -96,14 +96,14 @@ fn take_free() -> Option<*const Workspace> {
 
 /// Returns a workspace.
 pub(super) fn give(workspace: *const Workspace) {
-    let place = (workspace as u64) >> PAGE_BITS;
+    let number = (workspace as u64) >> PAGE_BITS;
     // SAFETY: mapped forever, and owned by the caller until the exchange succeeds.
     let next = unsafe { &(*workspace).next };
     let mut head = FREE.load(Ordering::Relaxed);
     for _ in 0..ATTEMPTS {
-        next.store(head & PLACE, Ordering::Relaxed);
+        next.store(head & NUMBER, Ordering::Relaxed);
         // Release: pairs with the acquires in `take_free`.
-        match FREE.compare_exchange(head, changed(head, place), Ordering::Release, Ordering::Relaxed) {
+        match FREE.compare_exchange(head, changed(head, number), Ordering::Release, Ordering::Relaxed) {
             Ok(_) => return,
             Err(now) => head = now,
         }
@@ -114,7 +114,7 @@ pub(super) fn give(workspace: *const Workspace) {
 fn map() -> Option<*mut Workspace> {
     let _active = Active::enter()?;
     let first = sys::map_unlocked(AT_ONCE * size_of::<Workspace>())?.cast::<Workspace>();
-    if (first as u64) >> (PAGE_BITS + PLACE_BITS) != 0 {
+    if (first as u64) >> (PAGE_BITS + NUMBER_BITS) != 0 {
         return None;
     }
     for number in 1..AT_ONCE {

@@ -193,9 +193,9 @@ impl Walker<'_, '_> {
     /// The byte that identifies the owner of a frame.
     #[inline]
     fn owner(&mut self, frame: u64, is_complete: bool) -> Result<u8, Unreadable> {
-        let place = self.thread.python.layout.frame_owner;
-        let word = self.of_frame(frame, place & !7, is_complete)?;
-        Ok((word >> (place % 8 * 8)) as u8)
+        let offset = self.thread.python.layout.frame_owner;
+        let word = self.of_frame(frame, offset & !7, is_complete)?;
+        Ok((word >> (offset % 8 * 8)) as u8)
     }
 
     /// Adds a frame. True if there is no room.
@@ -218,16 +218,16 @@ impl Walker<'_, '_> {
     #[inline]
     fn instruction(&mut self, frame: u64, code: u64, is_complete: bool) -> Result<u32, Unreadable> {
         let layout = &self.thread().python.layout;
-        let place = layout.frame_instruction;
+        let offset = layout.frame_instruction;
         let offset = match layout.linkage {
             Linkage::Objects | Linkage::ObjectsAndCFrames => {
-                let last = self.of_frame(frame, place & !7, is_complete)? >> (place % 8 * 8);
+                let last = self.of_frame(frame, offset & !7, is_complete)? >> (offset % 8 * 8);
                 let bytes_each = if layout.linkage == Linkage::Objects { 2 } else { 1 };
                 i64::from(last as i32) / bytes_each
             }
             _ => {
                 let start = code.wrapping_add(layout.code_bytes.into());
-                self.of_frame(frame, place, is_complete)?.wrapping_sub(start) as i64 / 2
+                self.of_frame(frame, offset, is_complete)?.wrapping_sub(start) as i64 / 2
             }
         };
         match u32::try_from(offset.max(0)) {

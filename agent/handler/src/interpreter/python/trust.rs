@@ -78,8 +78,8 @@ impl Walker<'_, '_> {
 
     /// Whether a frame is neither being entered nor being left.
     fn runs(&mut self, frame: u64) -> bool {
-        let place = self.thread.python.layout.frame_stack_top;
-        self.data_stack.is_in_chunk(frame) && self.memory.half(frame, place) == Some(u32::MAX)
+        let offset = self.thread.python.layout.frame_stack_top;
+        self.data_stack.is_in_chunk(frame) && self.memory.half(frame, offset) == Some(u32::MAX)
     }
 
     /// True if the frame is complete and cannot be freed before the thread continues. To be called in the order of the chain.

@@ -207,8 +207,8 @@ impl<'r> unwind::Regions<'r> for Regions<'r> {
 impl Scratch {
     /// The unwinder's own words, kept by its language.
     fn state(&mut self, region: &Region) -> Option<&mut [u64; 4]> {
-        let is_its = |place: &&mut ([u8; LANGUAGE], [u64; 4])| {
-            place.0 == region.language || place.0.first() == Some(&0)
+        let is_its = |state: &&mut ([u8; LANGUAGE], [u64; 4])| {
+            state.0 == region.language || state.0.first() == Some(&0)
         };
         let (language, state) = self.states.iter_mut().find(is_its)?;
         *language = region.language;
@@ -223,10 +223,10 @@ impl Scratch {
         (walk.size, walk.version) = (size_of::<Walk>() as u32, VERSION);
         (walk.frame, walk.interrupted) = (number as u32, exact.into());
         (walk.registers.known, walk.registers.pc) = (0, registers.pc());
-        for (number, place) in walk.registers.value.iter_mut().enumerate() {
+        for (number, register) in walk.registers.value.iter_mut().enumerate() {
             let value = registers.get(number);
             walk.registers.known |= u64::from(value.is_some()) << number;
-            *place = value.unwrap_or(0);
+            *register = value.unwrap_or(0);
         }
         (walk.state, walk.data) = (state, region.data as *mut c_void);
         walk.read = Some(read);

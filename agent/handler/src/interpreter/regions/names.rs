@@ -1,6 +1,6 @@
 //! Texts that frames of unwinders name: each stored once for the life of the process, and found again by its key.
 //!
-//! Both ordinary code and handlers add texts, and no one waits: a place in the table is claimed by one exchange, and a text
+//! Both ordinary code and handlers add texts, and no one waits: an entry in the table is claimed by one exchange, and a text
 //! can be read once its word is there. A thread that is killed in between leaves a text that nobody finds. Memory is
 //! mapped by [`prepare`], never in a handler, and a forked child has its parent's.
 
@@ -15,9 +15,9 @@ const IDS: usize = 1 << 17;
 const BYTES: usize = 4 << 20;
 /// Longest text; more is cut off.
 pub const LONGEST: usize = 1024;
-/// Places by key; a power of two.
-const PLACES: usize = 2 * IDS;
-/// Places that a key may have.
+/// Entries by key; a power of two.
+const ENTRIES: usize = 2 * IDS;
+/// Entries that a key may have.
 const WAYS: usize = 16;
 /// Times that a thread tries to reserve while others do.
 const ATTEMPTS: usize = 64;
@@ -31,7 +31,7 @@ struct Arena {
     /// By id: `THERE | offset << 16 | length`.
     texts: [AtomicU64; IDS],
     /// `hash:47 | id:17`; 0 is free.
-    places: [AtomicU64; PLACES],
+    entries: [AtomicU64; ENTRIES],
     bytes: [AtomicU8; BYTES],
 }
 
@@ -67,20 +67,21 @@ pub(super) fn text(id: u32) -> Option<&'static [u8]> {
 pub(super) fn intern(key: Key, length: usize, fill: impl FnOnce(&mut [u8]) -> Option<()>) -> u32 {
     let Some(arena) = arena() else { return 0 };
     let word = key.word() & !(IDS as u64 - 1);
-    let places = || (0..WAYS).filter_map(move |way| arena.places.get((key.word() as usize ^ way) % PLACES));
-    let known = |place: &&AtomicU64| {
-        let found = place.load(Ordering::Acquire);
+    let entries =
+        || (0..WAYS).filter_map(move |way| arena.entries.get((key.word() as usize ^ way) % ENTRIES));
+    let known = |entry: &&AtomicU64| {
+        let found = entry.load(Ordering::Acquire);
         found != 0 && found & !(IDS as u64 - 1) == word
     };
-    if let Some(place) = places().find(known) {
-        return (place.load(Ordering::Relaxed) % IDS as u64) as u32;
+    if let Some(entry) = entries().find(known) {
+        return (entry.load(Ordering::Relaxed) % IDS as u64) as u32;
     }
-    let free = places().find(|place| place.load(Ordering::Relaxed) == 0);
-    let Some(place) = free.filter(|_| length > 0) else { return 0 };
+    let free = entries().find(|entry| entry.load(Ordering::Relaxed) == 0);
+    let Some(entry) = free.filter(|_| length > 0) else { return 0 };
     let id = arena.add(length.min(LONGEST), fill).unwrap_or(0);
     if id != 0 {
         // If another thread was faster its text is found from now on, and this one is good too.
-        let _ = place.compare_exchange(0, word | u64::from(id), Ordering::Release, Ordering::Relaxed);
+        let _ = entry.compare_exchange(0, word | u64::from(id), Ordering::Release, Ordering::Relaxed);
     }
     id
 }

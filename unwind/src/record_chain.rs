@@ -4,7 +4,7 @@
 /// HotSpot's interpreter does. Such records are accepted if each leads to one further out, up to one that a call
 /// created.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Chain {
+pub(crate) struct RecordChain {
     /// Frame pointer of the last accepted frame.
     pub(crate) fp: u64,
     /// The frame record at the end of the chain.
@@ -13,7 +13,7 @@ pub(crate) struct Chain {
     pub(crate) low: u64,
 }
 
-impl Chain {
+impl RecordChain {
     /// For a walk that starts at this stack pointer.
     pub(crate) const fn new(low: u64) -> Self {
         Self { fp: 0, end: 0, low }

@@ -1,6 +1,6 @@
 //! What a sample records of the stack: frames walked by the thread itself, a copy of the stack, or both.
 
-use shm_format::{Occasion, StackHead};
+use shm_format::{StackHead, Trigger};
 
 use crate::context::Context;
 use crate::copy::{self, Extent};
@@ -24,7 +24,7 @@ pub(crate) fn record(
     if recording.unwind == Unwind::Own {
         let sample = Sample::walk(recording, slot, context);
         if is_asked {
-            sample.answer(entered, Occasion::Tick);
+            sample.answer(entered, Trigger::Tick);
         }
         return sample.record(head);
     }
@@ -43,7 +43,7 @@ fn record_otherwise(
     if asked.is_some() || recording.unwind == Unwind::Both {
         let sample = Sample::walk(recording, slot, context);
         if let Some(entered) = asked {
-            sample.answer(entered, Occasion::Tick);
+            sample.answer(entered, Trigger::Tick);
         }
         if recording.unwind == Unwind::Both {
             // Write the copy first: when the reader sees the stack record, everything that belongs to it is there.

@@ -2,13 +2,13 @@
 //!
 //! Keeping a stack takes half as long as a walk. If a program's stacks rarely recur, only a few are kept.
 
-use shm_format::{Repeat, StackPlace};
+use shm_format::{Repeat, StackPosition};
 use unwind::{KnownStacks, Memory, Registers, StackCache};
 
 /// Some stacks of one thread. All zero when empty.
-pub(crate) struct KeptStacks {
+pub(crate) struct RecentStacks {
     stacks: KnownStacks,
-    written: [StackPlace; KnownStacks::COUNT],
+    written: [StackPosition; KnownStacks::COUNT],
     /// Rises with each hit and falls with each miss. While it is above 0, every stack is kept.
     credit: u32,
     /// Misses at a credit of 0.
@@ -24,7 +24,7 @@ const TRIED: u32 = 16;
 // Readers keep stacks up to that depth.
 const _: usize = Repeat::DEPTH - KnownStacks::DEPTH;
 
-impl KeptStacks {
+impl RecentStacks {
     pub(crate) fn forget(&mut self) {
         self.stacks.forget();
     }
@@ -37,10 +37,10 @@ impl KeptStacks {
         generation: u32,
         leaf: &Registers,
         memory: &mut M,
-    ) -> Option<(&[u64], &mut StackPlace)> {
-        let place = self.stacks.find(generation, leaf, memory)?;
+    ) -> Option<(&[u64], &mut StackPosition)> {
+        let index = self.stacks.find(generation, leaf, memory)?;
         self.credit = (self.credit + WORTH).min(CREDIT_MOST);
-        Some((self.stacks.frames(place), self.written.get_mut(place)?))
+        Some((self.stacks.frames(index), self.written.get_mut(index)?))
     }
 
     /// Keeps the stack of the last walk, which is in `cache` and was written at `written`, if stacks recur often enough.
@@ -50,14 +50,14 @@ impl KeptStacks {
         leaf: &Registers,
         cache: &StackCache,
         memory: &mut M,
-        written: StackPlace,
+        written: StackPosition,
     ) {
         if !self.is_worth_keeping() {
             return;
         }
-        let kept = self.stacks.learn(generation, leaf, cache, memory);
-        if let Some(place) = kept.and_then(|place| self.written.get_mut(place)) {
-            *place = written;
+        let learned = self.stacks.learn(generation, leaf, cache, memory);
+        if let Some(position) = learned.and_then(|index| self.written.get_mut(index)) {
+            *position = written;
         }
     }
 

@@ -14,14 +14,14 @@ use crate::rule::{Kind, Rule};
 use crate::tracked::Tracked;
 
 /// The full rules at an address. A type of its own so that finding them and applying them do not share stack.
-struct Rules<'r, 'a> {
+struct RegisterRules<'r, 'a> {
     row: &'r mut FrameRow,
     /// The section that holds the row's expressions.
     section: &'a [u8],
     signal: bool,
 }
 
-impl<'r, 'a> Rules<'r, 'a> {
+impl<'r, 'a> RegisterRules<'r, 'a> {
     /// Without rules yet; they will be stored in `row`.
     fn none(row: &'r mut FrameRow) -> Self {
         *row = FrameRow::EMPTY;
@@ -60,7 +60,7 @@ pub(crate) fn step<M: Memory>(
     row: &mut FrameRow,
     memory: &mut M,
 ) -> Result<Option<bool>, End> {
-    let mut rules = Rules::none(row);
+    let mut rules = RegisterRules::none(row);
     let Some(()) = rules.fill(module, lookup)? else { return Ok(None) };
     apply(&rules, at, scratch, memory)?;
     scratch.arrive(rules.signal);
@@ -76,7 +76,7 @@ pub fn registers_of_cfa(modules: &Modules<'_>, lookup: u64) -> u64 {
         return 0;
     }
     let mut row = FrameRow::EMPTY;
-    let mut rules = Rules::none(&mut row);
+    let mut rules = RegisterRules::none(&mut row);
     let (Ok(Some(())), Cfa::Expression(position)) = (rules.fill(module, lookup), rules.row.cfa()) else {
         return 0;
     };
@@ -85,7 +85,7 @@ pub fn registers_of_cfa(modules: &Modules<'_>, lookup: u64) -> u64 {
 
 #[inline(never)]
 fn apply<M: Memory>(
-    rules: &Rules<'_, '_>,
+    rules: &RegisterRules<'_, '_>,
     at: &Tracked,
     caller: &mut Tracked,
     memory: &mut M,
@@ -123,7 +123,7 @@ enum Recovered {
 }
 
 fn recover<M: Memory>(
-    rules: &Rules<'_, '_>,
+    rules: &RegisterRules<'_, '_>,
     register_rule: RegisterRule,
     cfa: u64,
     at: &Tracked,
