@@ -277,7 +277,7 @@ fn total(tallies: &[TallySnapshot]) -> TallySnapshot {
 /// Histogram bucket of a duration in ticks: one each for 0 to 3, then four per power of two; the last bucket is
 /// open-ended.
 #[must_use]
-pub const fn bucket_of(ticks: u64) -> usize {
+pub(crate) const fn bucket_of(ticks: u64) -> usize {
     if ticks < 4 {
         return ticks as usize;
     }

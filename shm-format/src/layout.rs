@@ -9,17 +9,17 @@ use crate::clock::{Anchor, ClockKind};
 /// First eight bytes of a region, written last: `"SWREGION"` as a little-endian number.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"SWREGION");
 /// First eight bytes of a doorbell page: `"SWBELL\0\0"`.
-pub const DOORBELL_MAGIC: u64 = u64::from_le_bytes(*b"SWBELL\0\0");
+pub(crate) const DOORBELL_MAGIC: u64 = u64::from_le_bytes(*b"SWBELL\0\0");
 /// Version of the whole format. A reader accepts its own version only.
 pub const VERSION: u32 = 5;
 /// Alignment of the parts of a region, in bytes. Fixed by the format, not by the machine.
 pub const PAGE: usize = 4096;
 /// Size of a chunk header, in bytes.
-pub const CHUNK_HEADER: usize = 64;
+pub(crate) const CHUNK_HEADER: usize = 64;
 /// Number of loss causes, and of skip causes, for which the control page has counters.
-pub const CAUSES: usize = 8;
+pub(crate) const CAUSES: usize = 8;
 /// Buckets of the handler-time histogram: four per power of two.
-pub const HISTOGRAM: usize = 160;
+pub(crate) const HISTOGRAM: usize = 160;
 /// Largest payload of one durable record, in bytes.
 pub const DURABLE_RECORD_MAX: usize = 16 * 1024;
 
@@ -155,13 +155,13 @@ impl Geometry {
 
     /// Number of 64-bit words of the free bitmap: one bit per chunk.
     #[must_use]
-    pub const fn bitmap_words(&self) -> usize {
+    pub(crate) const fn bitmap_words(&self) -> usize {
         (self.chunk_capacity as usize).div_ceil(64)
     }
 
     /// Offset of the free bitmap in the region.
     #[must_use]
-    pub const fn bitmap_offset(&self) -> usize {
+    pub(crate) const fn bitmap_offset(&self) -> usize {
         BITMAP_OFFSET
     }
 

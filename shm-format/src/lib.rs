@@ -44,7 +44,7 @@ mod writer;
 
 pub use chunk::Chunk;
 pub use clock::{Anchor, ClockKind, Scale};
-pub use control::{Control, CountersSnapshot, Loss, Skip, TallySnapshot, bucket_of, bucket_range};
+pub use control::{Control, CountersSnapshot, Loss, Skip, TallySnapshot, bucket_range};
 pub use delivery::{ChunkInfo, DrainStats, Pass, RecordRef};
 pub use doorbell::Doorbell;
 pub use drain::{DurableStats, RegionReader};
@@ -68,7 +68,7 @@ pub use stack_copy::{
     COPY_MOST, Copied, CopiedWord, CopyBuffer, CopyEnd, CopyHead, CopyPiece, CopyReader, CopyWriter,
 };
 pub use stack_decoder::{EncodedStack, StackDecoder, Undecodable};
-pub use tracepoint::{FIELDS_MOST, FieldType, FieldTypes, FieldValue, Fields, STRING_MOST, TracepointRecord};
+pub use tracepoint::{FIELDS_MOST, FieldType, FieldTypes, FieldValue, Fields, TracepointRecord};
 pub use writer::{Committed, Reservation, ThreadCursor};
 
 #[cfg(all(test, loom))]

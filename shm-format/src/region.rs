@@ -224,7 +224,7 @@ impl Region {
     ///
     /// On [`Loss::DurableFull`] back more of the log and retry, or count the loss. [`Loss::TooLarge`] means more than
     /// [`DURABLE_RECORD_MAX`](crate::layout::DURABLE_RECORD_MAX) bytes.
-    pub fn append_durable(&self, kind: DurableKind, parts: &[&[u8]]) -> Result<(), Loss> {
+    pub(crate) fn append_durable(&self, kind: DurableKind, parts: &[&[u8]]) -> Result<(), Loss> {
         self.log().append(kind as u16, parts)
     }
 

@@ -10,7 +10,7 @@ use crate::record::RecordKind;
 /// Most fields of an event.
 pub const FIELDS_MOST: usize = 12;
 /// Most bytes of a string; longer ones are truncated.
-pub const STRING_MOST: usize = 256;
+pub(crate) const STRING_MOST: usize = 256;
 
 /// Bits of the first word: `0:3 | stack:1 | count:4 | types:24 | id:32`.
 const TYPES_AT: u32 = 32;
@@ -38,7 +38,7 @@ pub enum FieldType {
 impl FieldType {
     /// The type with this letter: `i`, `u`, `f` or `s`.
     #[must_use]
-    pub const fn from_letter(letter: u8) -> Option<Self> {
+    pub(crate) const fn from_letter(letter: u8) -> Option<Self> {
         match letter {
             b'i' => Some(Self::I64),
             b'u' => Some(Self::U64),

@@ -144,9 +144,6 @@ pub enum RecordState {
 pub struct RecordHeader(pub u64);
 
 impl RecordHeader {
-    /// The largest length, in words, that the header can say.
-    pub const MAX_WORDS: usize = 0xfff;
-
     /// Packs a header. Bits of `words` and `kind` beyond their widths are dropped.
     #[must_use]
     pub const fn new(state: RecordState, words: usize, wide: bool, kind: u8, tag: u16, delta: u32) -> Self {
@@ -189,7 +186,7 @@ impl RecordHeader {
 
     /// Whether the first payload word is the full time.
     #[must_use]
-    pub const fn is_wide(self) -> bool {
+    pub(crate) const fn is_wide(self) -> bool {
         self.0 >> 49 & 1 != 0
     }
 

@@ -172,7 +172,7 @@ impl<'a> SearchTable<'a> {
 }
 
 /// The address of `.eh_frame` according to its header; `None` if that is malformed.
-pub fn eh_frame_address(header: Section<'_>) -> Option<u64> {
+pub(crate) fn eh_frame_address(header: Section<'_>) -> Option<u64> {
     let mut cursor = Cursor::new(header.bytes);
     let (version, encoding) = (cursor.u8()?, cursor.u8()?);
     cursor.skip(2)?;

@@ -31,7 +31,7 @@ pub struct Cie<A = Native> {
 
 impl<A: Abi> Cie<A> {
     /// Whether the functions are signal trampolines (augmentation `S`).
-    pub fn is_signal_frame(&self) -> bool {
+    pub(crate) fn is_signal_frame(&self) -> bool {
         self.signal
     }
 

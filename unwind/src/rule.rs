@@ -66,7 +66,7 @@ impl Rule {
     /// Outermost frame.
     pub const ROOT: Rule = Rule(Kind::Root as u64);
     /// A function's first instruction, where calls push the return address.
-    pub const ENTRY_PUSHED: Rule = Rule(Kind::Sp as u64 | 8 << 8);
+    pub(crate) const ENTRY_PUSHED: Rule = Rule(Kind::Sp as u64 | 8 << 8);
     /// A function's first instruction, where calls leave the return address in the link register.
     pub const ENTRY_LINKED: Rule = Rule(Kind::Sp as u64 | Self::IN_REGISTER);
     /// All registers must be evaluated.
@@ -152,7 +152,7 @@ impl Rule {
 
     /// This rule with another location of the return address. For kinds without addend.
     #[inline]
-    pub fn with_return_address(self, return_address: ReturnAddress) -> Rule {
+    pub(crate) fn with_return_address(self, return_address: ReturnAddress) -> Rule {
         let bits = match return_address {
             ReturnAddress::AtCfa(offset) => u64::from(offset as u16) << 48,
             ReturnAddress::InRegister => Self::IN_REGISTER,
@@ -164,7 +164,7 @@ impl Rule {
     const RETURN_ADDRESS: u64 = Self::IN_REGISTER | 0xffff << 48;
 
     /// Whether the row is that of a signal trampoline, whose caller was interrupted and did not call.
-    pub fn is_signal_frame(self) -> bool {
+    pub(crate) fn is_signal_frame(self) -> bool {
         self.0 & Self::SIGNAL != 0
     }
 

@@ -17,10 +17,4 @@ impl<'a> Section<'a> {
         let offset = usize::try_from(address.checked_sub(self.address)?).ok()?;
         (offset < self.bytes.len()).then_some(offset)
     }
-
-    /// The rest of the section from `address` on.
-    pub fn from_address(&self, address: u64) -> Option<Section<'a>> {
-        let offset = self.offset_of(address)?;
-        Some(Section { bytes: self.bytes.get(offset..)?, address })
-    }
 }

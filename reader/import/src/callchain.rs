@@ -3,10 +3,10 @@
 use linux_perf_event_reader::constants::{PERF_CONTEXT_KERNEL, PERF_CONTEXT_MAX, PERF_CONTEXT_USER};
 use linux_perf_event_reader::{CpuMode, RawDataU64, SampleRecord};
 
-/// Most addresses that are kept of a part.
+/// Maximum number of addresses kept of each part.
 const FRAMES_MAX: usize = 1000;
 
-/// A sample's chain.
+/// The call chain of one sample.
 #[derive(Default)]
 pub(crate) struct Callchain {
     /// Addresses in the kernel, leaf first.
@@ -16,7 +16,7 @@ pub(crate) struct Callchain {
 }
 
 impl Callchain {
-    /// Puts the chain of a sample here. One without has its address alone.
+    /// Stores the chain of a sample. A sample without a chain has only its own address.
     pub(crate) fn fill(&mut self, sample: &SampleRecord<'_>) {
         self.kernel.clear();
         self.user.clear();

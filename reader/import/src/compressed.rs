@@ -1,11 +1,11 @@
 //! Decompresses records (`perf record -z`): one zstd stream, split into records of its own.
 //!
-//! The decoder keeps the last bytes, a window's length of them, until the stream ends, so they come late by as much. What
-//! stands between compressed records is therefore put in its place by the bytes unpacked so far ([`Unpacker::behind`]).
+//! The decoder holds back the last bytes, as many as its window is long, until the stream ends. A record that comes
+//! between compressed ones is therefore ordered by the number of bytes unpacked so far ([`Unpacker::behind`]).
 
 use ruzstd::decoding::{BlockDecodingStrategy, FrameDecoder};
 
-/// Bytes that tell how long a frame's header is: magic and descriptor.
+/// Bytes from which the length of a frame's header follows: magic and descriptor.
 const DESCRIBED: usize = 5;
 /// Bytes of a block's header.
 const BLOCK: usize = 3;
@@ -21,17 +21,17 @@ pub(crate) struct Unpacker {
     decoder: FrameDecoder,
     is_begun: bool,
     window: u64,
-    /// Packed bytes that make no whole block yet.
+    /// Compressed bytes of a block that is not complete yet.
     packed: Vec<u8>,
-    /// Unpacked bytes, of which `taken` were taken.
+    /// Decompressed bytes, of which `taken` were consumed.
     bytes: Vec<u8>,
     taken: usize,
-    /// All bytes that were taken.
+    /// Number of bytes consumed so far.
     position: u64,
 }
 
 impl Unpacker {
-    /// Unpacks more; what is wrong with it, if it is no such stream.
+    /// Decompresses more. The error says what is wrong with the stream.
     pub(crate) fn feed(&mut self, packed: &[u8]) -> Result<(), &'static str> {
         self.bytes.drain(..self.taken);
         self.taken = 0;
@@ -56,17 +56,17 @@ impl Unpacker {
         Ok(())
     }
 
-    /// Unpacks what was kept for later: there is no more.
+    /// Decompresses the rest, at the end of the stream.
     pub(crate) fn finish(&mut self) -> Result<(), &'static str> {
         if !self.is_begun {
             return Ok(());
         }
-        // A block that was cut off is of no use.
+        // A truncated block cannot be used.
         self.packed.clear();
         self.feed(&LAST)
     }
 
-    /// The next `count` bytes, if there are so many.
+    /// The next `count` bytes, if there are that many.
     pub(crate) fn peek(&self, count: usize) -> Option<&[u8]> {
         self.bytes.get(self.taken..self.taken.checked_add(count)?)
     }
@@ -76,18 +76,18 @@ impl Unpacker {
         self.position += count as u64;
     }
 
-    /// How many bytes were taken.
+    /// Number of bytes consumed so far.
     pub(crate) fn position(&self) -> u64 {
         self.position
     }
 
-    /// How many will have been taken when all is that was fed.
+    /// Number of bytes consumed once everything fed so far is.
     pub(crate) fn behind(&self) -> u64 {
         self.position + (self.bytes.len() - self.taken) as u64 + if self.is_begun { self.window } else { 0 }
     }
 }
 
-/// Bytes of the frame's header at the beginning (RFC 8878, 3.1.1.1). None if more of it must come first.
+/// Length of the frame header at the beginning (RFC 8878, 3.1.1.1); `None` if that takes more bytes.
 fn header_len(bytes: &[u8]) -> Option<usize> {
     let descriptor = *bytes.get(DESCRIBED - 1)?;
     let is_single = descriptor >> 5 & 1 != 0;
@@ -99,7 +99,7 @@ fn header_len(bytes: &[u8]) -> Option<usize> {
     Some(DESCRIBED + usize::from(!is_single) + dictionary + size)
 }
 
-/// The window of a frame with this header; that of one whose size is known does not matter.
+/// The window size of a frame with this header. It does not matter for a frame of known size.
 fn window(header: &[u8]) -> u64 {
     match (header.get(DESCRIBED - 1), header.get(DESCRIBED)) {
         (Some(descriptor), Some(window)) if descriptor >> 5 & 1 == 0 => {
@@ -110,12 +110,12 @@ fn window(header: &[u8]) -> u64 {
     }
 }
 
-/// Bytes of the block at the beginning with its header (RFC 8878, 3.1.1.2).
+/// Length of the block at the beginning, with its header (RFC 8878, 3.1.1.2).
 fn block_len(bytes: &[u8]) -> Option<usize> {
     let [a, b, c] = *bytes.first_chunk::<BLOCK>()?;
     let header = u32::from_le_bytes([a, b, c, 0]);
     let size = if header >> 1 & 3 == REPEATED { 1 } else { header >> 3 };
-    // The last one is followed by a checksum, if there is one: the decoder takes what it needs.
+    // A checksum may follow the last block; the decoder takes what it needs.
     let checksum = if header & 1 != 0 { 4.min(bytes.len().saturating_sub(BLOCK + size as usize)) } else { 0 };
     Some(BLOCK + size as usize + checksum)
 }

@@ -1,6 +1,6 @@
 //! Reads little-endian fields from untrusted bytes.
 
-/// Bytes, from the first that was not taken yet.
+/// The bytes that have not been read yet.
 #[derive(Clone, Copy)]
 pub(crate) struct Fields<'b>(pub(crate) &'b [u8]);
 
@@ -23,7 +23,7 @@ impl<'b> Fields<'b> {
         self.bytes(8)?.first_chunk().map(|bytes| u64::from_le_bytes(*bytes))
     }
 
-    /// A text of perf's headers: its length, and the text with zeros behind it.
+    /// A string of perf's headers: its length, then the text, padded with zeros.
     pub(crate) fn text(&mut self) -> Option<String> {
         let length = self.u32()?;
         let bytes = self.bytes(length as usize)?;

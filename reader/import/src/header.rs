@@ -18,7 +18,7 @@ const HEADER: usize = 104;
 const PIPE_HEADER: u64 = 16;
 /// Bytes of an offset and a size.
 const SECTION: usize = 16;
-/// The largest section that is read, and the longest description of an event.
+/// Maximum size of a section and of an event's description.
 const SECTION_MAX: u64 = 32 << 20;
 const ATTRIBUTE_MAX: u64 = 4096;
 
@@ -43,7 +43,7 @@ pub(crate) struct Attribute {
     pub(crate) layout: RecordParseInfo,
 }
 
-/// A time of the samples' clock, and since 1970.
+/// One instant: by the clock of the samples, and since 1970.
 #[derive(Clone, Copy)]
 pub(crate) struct ClockPair {
     pub(crate) ns: u64,
@@ -55,19 +55,19 @@ pub(crate) struct ClockPair {
 pub(crate) struct Header {
     /// Where the records begin.
     pub(crate) data: u64,
-    /// Their bytes, as far as they are there.
+    /// Their length in bytes, as far as the file goes.
     pub(crate) data_len: u64,
-    /// The file ends before its records do, or nobody ended it.
+    /// The file is truncated, or its recorder did not finish it.
     pub(crate) is_cut: bool,
     pub(crate) attributes: Vec<Attribute>,
-    /// Places in `attributes` by the numbers that records have.
+    /// Indices into `attributes` by the ids that records have.
     pub(crate) by_id: HashMap<u64, usize>,
     pub(crate) host: String,
     pub(crate) release: String,
     pub(crate) arch: String,
     pub(crate) command: Vec<String>,
     pub(crate) build_ids: HashMap<Vec<u8>, Vec<u8>>,
-    /// First and last sample.
+    /// Times of the first and last sample.
     pub(crate) sample_time: Option<(u64, u64)>,
     pub(crate) clock: Option<ClockPair>,
 }
@@ -105,7 +105,7 @@ impl Header {
         let features = fields.bytes(32).ok_or_else(cut)?;
         let room = len.checked_sub(data.offset).ok_or_else(cut)?;
         let mut header = Self { data: data.offset, ..Self::default() };
-        // A recorder that was killed has not written how much there is.
+        // A recorder that was killed has not written the length.
         header.is_cut = data.len == 0 || data.len > room;
         header.data_len = if header.is_cut { room } else { data.len };
         header.read_attributes(file, len, attributes, attribute_len)?;
@@ -128,7 +128,7 @@ impl Header {
         }
         let bytes = contents(file, file_len, section).ok_or_else(damaged)?;
         for bytes in bytes.chunks_exact(each as usize) {
-            // The numbers that its records have are elsewhere.
+            // The ids that its records have are stored elsewhere.
             let (attr, ids) = bytes.split_at(bytes.len() - SECTION);
             let (attr, _) =
                 PerfEventAttr::parse::<_, LittleEndian>(attr).map_err(|_| ImportError::UnknownEvent)?;
@@ -154,7 +154,7 @@ impl Header {
             let mut bytes = [0; SECTION];
             let place = table.saturating_add((number * SECTION) as u64);
             if read_at(file, place, &mut bytes).is_err() {
-                // The end is missing: the records are there.
+                // The end is missing, but the records are usable.
                 return Ok(());
             }
             let wanted = [
@@ -175,7 +175,7 @@ impl Header {
                 && let Some(section) = section(&mut Fields(&bytes))
                 && let Some(bytes) = contents(file, file_len, section)
             {
-                // What does not hold together is left out.
+                // Malformed features are skipped.
                 let _ = self.feature(feature, Fields(&bytes));
             }
         }
@@ -234,7 +234,7 @@ fn read_at(file: &mut (impl Read + Seek), offset: u64, bytes: &mut [u8]) -> io::
     file.read_exact(bytes)
 }
 
-/// The bytes of a section, if all lie in the file.
+/// The bytes of a section, if it lies within the file.
 fn contents(file: &mut (impl Read + Seek), file_len: u64, section: Section) -> Option<Vec<u8>> {
     let end = section.offset.checked_add(section.len)?;
     if end > file_len || section.len > SECTION_MAX {

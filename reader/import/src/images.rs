@@ -18,7 +18,7 @@ const LOST: &str = "perf-buffer-full";
 /// A process from its start, or from an exec, to its end or the next exec.
 #[derive(Default)]
 pub(crate) struct Image {
-    /// Its number in the profile, once it has one.
+    /// Its number in the profile; `None` until its first event.
     number: Option<u32>,
     pub(crate) ppid: u32,
     /// The number of the image that it was forked or executed from.
@@ -26,16 +26,16 @@ pub(crate) struct Image {
     pub(crate) start_ns: u64,
     pub(crate) exe: PathBuf,
     names: HashMap<u32, String>,
-    /// Numbers of threads that samples had, and those that ended.
+    /// Numbers of the threads with samples, and of those that ended.
     threads: HashMap<u32, u32>,
     next_thread: u32,
-    /// Numbers of modules by mapping and first address, and which mappings have one.
+    /// Numbers of modules by mapping and first address, and the mappings that have one.
     modules: HashMap<(u64, u64, u64), u32>,
     mappings: HashSet<u64>,
     pub(crate) counters: Counters,
 }
 
-/// What all images of a profile have in common.
+/// What all images of a profile share.
 pub(crate) struct Common {
     pub(crate) period_ns: u64,
     /// The next image's number.
@@ -43,13 +43,13 @@ pub(crate) struct Common {
 }
 
 impl Image {
-    /// The image that a fork or exec makes of this one.
+    /// The image that a fork or exec creates from this one.
     pub(crate) fn successor(&self, pid: u32, start_ns: u64) -> Self {
         let names = self.names.get(&pid).map(|name| (pid, name.clone())).into_iter().collect();
         Self { parent: self.number, start_ns, names, ..Self::default() }
     }
 
-    /// Its number; it is told of before.
+    /// Its number. Emits its start first.
     pub(crate) fn number(&mut self, pid: u32, common: &mut Common, events: &mut Vec<Event>) -> u32 {
         if let Some(number) = self.number {
             return number;
@@ -72,7 +72,7 @@ impl Image {
         id
     }
 
-    /// The number of a thread, which is told of before.
+    /// The number of a thread. Emits its start first.
     pub(crate) fn thread(&mut self, process: u32, tid: u32, ns: u64, events: &mut Vec<Event>) -> u32 {
         if let Some(&seq) = self.threads.get(&tid) {
             return seq;
@@ -85,7 +85,7 @@ impl Image {
         seq
     }
 
-    /// A thread begins: another one may have had its number.
+    /// A thread starts. Another one may have had its thread id.
     pub(crate) fn new_thread(&mut self, tid: u32, parent: u32) {
         self.threads.remove(&tid);
         if let Some(name) = self.names.get(&parent).cloned() {
@@ -100,7 +100,7 @@ impl Image {
         self.names.insert(tid, name);
     }
 
-    /// Tells of a mapping that a frame lies in, if that was not done.
+    /// Emits the mapping that contains a frame, unless that was done.
     pub(crate) fn module(&mut self, process: u32, mapping: &Mapping<'_>, ns: u64, events: &mut Vec<Event>) {
         let Some(binary) = mapping.binary else { return };
         let &Mapping { start, end, offset, since_ns, id, .. } = mapping;
@@ -109,7 +109,7 @@ impl Image {
         if module != next {
             return;
         }
-        // What is left of one that was told of is there from now on.
+        // The rest of a mapping that was emitted before is mapped from now on.
         let is_rest = !self.mappings.insert(id);
         events.push(Event::Module(ModuleInfo {
             process,
@@ -125,7 +125,7 @@ impl Image {
         }));
     }
 
-    /// Samples that were lost.
+    /// Emits a loss of samples.
     pub(crate) fn lose(&mut self, count: u64) {
         let counters = &mut self.counters;
         counters.fired = counters.fired.saturating_add(count);
@@ -139,14 +139,14 @@ impl Image {
         }
     }
 
-    /// Its end, if it was told of.
+    /// Emits its end, if its start was emitted.
     pub(crate) fn end(self, ns: u64, fate: ProcessFate) -> Option<Event> {
         let process = self.number?;
         Some(Event::ProcessEnd(ProcessEnd { process, ns, fate, counters: self.counters }))
     }
 }
 
-/// What a file without a build-id is known by.
+/// Identity of a file without a build-id.
 fn identity(binary: &Binary) -> Option<FileIdentity> {
     let unknown = binary.build_id().is_empty().then(|| fs::metadata(binary.path()).ok()).flatten();
     unknown.map(|metadata| FileIdentity::of(&metadata))

@@ -21,44 +21,44 @@ use crate::measures::{self, Measure};
 use crate::records::{Record, Records, Tail};
 use crate::registers;
 
-/// Bytes that are read at a time.
+/// Number of bytes per read.
 const BUFFER: usize = 1 << 20;
 /// PROT_EXEC.
 const EXECUTABLE: u32 = 4;
 /// The kernel's own pid in records.
 const KERNEL_PID: i32 = -1;
-/// How the kernel's own code is called, with the name of a symbol behind it.
+/// Name of the mapping of the kernel itself; a symbol's name follows.
 const KERNEL_TEXT: &[u8] = b"[kernel.kallsyms]";
-/// Samples between two looks at what can be forgotten, and how long a process that ended is remembered.
+/// Number of samples between two removals of ended processes, and how long an ended process is remembered.
 const SETTLE_EVERY: u64 = 1 << 16;
 const REMEMBERED_NS: u64 = 60_000_000_000;
-/// No program has addresses from here on.
+/// End of user space.
 const ADDRESS_END: u64 = 1 << 56;
-/// Addresses of a callchain: what the kernel keeps (`kernel.perf_event_max_stack`).
+/// Maximum number of addresses of a call chain: the kernel's limit (`kernel.perf_event_max_stack`).
 const CHAIN_MAX: usize = 127;
 
-/// Takes the events of a profile.
+/// Receives the events of a profile.
 pub trait Sink {
     /// The next event.
     ///
     /// # Errors
-    /// When it cannot be kept; the import ends then.
+    /// If it cannot be stored; the import then ends.
     fn event(&mut self, event: Event) -> io::Result<()>;
 
-    /// Kernel addresses are of this release, which had a symbol of its own text at this address.
+    /// Kernel addresses belong to this release, which had a symbol of its text at this address.
     fn kernel(&mut self, _release: &str, _text: u64) {}
 }
 
-/// What was imported.
+/// Totals of an import.
 #[derive(Debug)]
 pub struct Summary {
-    /// Samples.
+    /// Number of samples.
     pub samples: u64,
-    /// Samples whose copied stack or chain does not reach its root.
+    /// Number of samples whose copied stack or call chain does not reach its root.
     pub truncated: u64,
-    /// Samples that perf lost.
+    /// Number of samples that perf lost.
     pub lost: u64,
-    /// Records that do not hold together.
+    /// Number of malformed records.
     pub damaged: u64,
     /// How the file ended.
     pub tail: Tail,
@@ -66,7 +66,7 @@ pub struct Summary {
     pub unread: Vec<(PathBuf, String)>,
 }
 
-/// A file of `perf record` whose header was read.
+/// A file of `perf record`, after its header.
 pub struct Import<R> {
     header: Header,
     file: R,
@@ -77,7 +77,7 @@ impl<R: Read + Seek> Import<R> {
     /// Reads the header.
     ///
     /// # Errors
-    /// When it is no such file, or one that cannot be imported.
+    /// If it is not such a file, or cannot be imported.
     pub fn open(mut file: R) -> Result<Self, ImportError> {
         let header = Header::read(&mut file)?;
         let first = &header.attributes[0].layout;
@@ -104,10 +104,10 @@ impl<R: Read + Seek> Import<R> {
         Ok(Self { header, file, measures })
     }
 
-    /// Gives the events of the file to `sink`; files of programs are looked for as `search` says.
+    /// Passes the events of the file to `sink`. `search` says where to find the program's files.
     ///
     /// # Errors
-    /// When the file cannot be read, or the sink takes no more.
+    /// If the file cannot be read, or the sink fails.
     pub fn run(self, search: Search, sink: &mut dyn Sink) -> Result<Summary, ImportError> {
         let Self { header, mut file, measures } = self;
         file.seek(SeekFrom::Start(header.data)).map_err(ImportError::Read)?;
@@ -148,14 +148,14 @@ struct Importer<'i> {
     images: HashMap<u32, Image>,
     common: Common,
     chain: Callchain,
-    /// Events that were not given away yet.
+    /// Events not yet passed to the sink.
     events: Vec<Event>,
     began_ns: Option<u64>,
     last_ns: u64,
     samples: u64,
     truncated: u64,
     lost: u64,
-    /// Lost before there was a process.
+    /// Samples lost before the first process.
     lost_early: u64,
     damaged: u64,
     sink: &'i mut dyn Sink,
@@ -166,7 +166,7 @@ impl Importer<'_> {
         let Some(attribute) = self.header.attributes.get(record.attribute) else { return Ok(()) };
         let raw = record.raw(attribute.layout);
         let ns = record.ns;
-        // Checks that the reader of records leaves to its callers.
+        // Checks that `linux-perf-event-reader` leaves to its callers.
         let parsed = if is_sound(record, attribute.layout.sample_format) { raw.parse().ok() } else { None };
         match parsed {
             Some(EventRecord::Sample(sample)) => self.sample(&sample, record.attribute, ns),
@@ -216,7 +216,7 @@ impl Importer<'_> {
         let path = map.path.as_slice();
         let path = until_zero(&path);
         if map.pid == KERNEL_PID {
-            // Behind the name stands that of the symbol whose address is in the place of the offset.
+            // The name is followed by that of a symbol, whose address replaces the offset.
             if path.starts_with(KERNEL_TEXT) && map.page_offset != 0 {
                 self.sink.kernel(&self.header.release, map.page_offset);
             }
@@ -253,7 +253,7 @@ impl Importer<'_> {
         }
         let name = String::from_utf8_lossy(until_zero(&comm.name.as_slice())).into_owned();
         if comm.is_execve {
-            // Until it is mapped: a sample may come before.
+            // Until it is mapped: samples may precede that.
             self.image(comm.pid).exe = name.clone().into();
         }
         let mut events = std::mem::take(&mut self.events);
@@ -337,7 +337,7 @@ impl Importer<'_> {
         }
     }
 
-    /// The frames of the program, leaf first, and why there are no more. Tells of the modules they lie in.
+    /// The frames of the program, leaf first, and why the walk ended. Emits the modules that contain them.
     fn user_frames(
         &mut self,
         sample: &SampleRecord<'_>,
@@ -370,7 +370,7 @@ impl Importer<'_> {
             return walked.end;
         }
         for (number, &address) in self.chain.user.iter().enumerate() {
-            // What is no address was never a frame pointer's.
+            // A value that is no address did not come from a frame pointer.
             if address >= ADDRESS_END {
                 return End::NoModule;
             }
@@ -385,7 +385,7 @@ impl Importer<'_> {
         if frames.len() >= CHAIN_MAX { End::DepthLimit } else { End::Root }
     }
 
-    /// Tells of the recording, before anything else.
+    /// Emits the facts about the recording, before all other events.
     fn begin(&mut self, ns: u64) {
         if self.began_ns.is_some() {
             return;
@@ -431,7 +431,7 @@ impl Importer<'_> {
     }
 }
 
-/// The registers that a sample was copied with, if a walk can begin with them.
+/// The registers copied with a sample, if they suffice for a walk.
 fn copied_registers(sample: &SampleRecord<'_>) -> Option<unwind::Registers> {
     let copied = sample.user_regs.as_ref()?;
     let has_all =
@@ -439,14 +439,14 @@ fn copied_registers(sample: &SampleRecord<'_>) -> Option<unwind::Registers> {
     if has_all { registers::registers(|number| copied.get(number)) } else { None }
 }
 
-/// What the kernel saw. Nothing if the first event's sample has no kernel frames: all of it is the stack's.
+/// The kernel's half of a sample. `None` if a sample of the first event has no kernel frames: the stack is all of it.
 fn parts(ns: u64, weight: u64, event: u8, kernel: &[u64]) -> Vec<KernelSample> {
     if event == 0 && kernel.is_empty() && weight <= u64::from(u32::MAX) {
         return Vec::new();
     }
     let mut left = weight;
     let mut parts = Vec::new();
-    // One has at most 32 bits of weight.
+    // A weight has at most 32 bits.
     while left > 0 && parts.len() < 16 {
         let weight = left.min(u64::from(u32::MAX)) as u32;
         parts.push(KernelSample { ns, weight, event, frames: kernel.to_vec() });
@@ -455,10 +455,10 @@ fn parts(ns: u64, weight: u64, event: u8, kernel: &[u64]) -> Vec<KernelSample> {
     parts
 }
 
-/// Whether lengths in a record fit it, where `linux-perf-event-reader` believes them.
+/// Whether the lengths that `linux-perf-event-reader` does not check fit the record.
 fn is_sound(record: &Record, format: SampleFormat) -> bool {
     match record.kind {
-        // Behind two ids and three addresses: the length of a build-id.
+        // After two ids and three addresses: the length of a build-id.
         RecordType::MMAP2 => {
             record.body.get(32).is_some_and(|&len| len <= 20 || record.misc & BUILD_ID_MISC == 0)
         }

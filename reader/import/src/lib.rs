@@ -5,8 +5,8 @@
 //! length. A truncated file is read as far as possible.
 //!
 //! The record layouts are those of `linux-perf-event-reader`. The header, the order of records and their compression
-//! are read here instead of by `linux-perf-data`: that crate allocates as much memory as a damaged file asks for, rejects truncated files
-//! completely, and keeps a file without round marks in memory.
+//! are parsed here and not by `linux-perf-data`: that crate allocates as much memory as a damaged file asks for, rejects
+//! truncated files completely, and keeps a file without round marks in memory.
 //!
 //! ```no_run
 //! use std::fs::File;

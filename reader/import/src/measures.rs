@@ -1,7 +1,7 @@
 //! What the events of a file count, and the weight of a sample.
 //!
-//! perf adds up periods. A unit of weight is a period where that is fixed (of clocks it always is), else one event: so
-//! weight times unit is what `perf report` shows as the event count.
+//! perf adds up periods. A unit of weight is one period if the period is fixed (it always is for clocks), otherwise one
+//! event. So weight times unit is what `perf report` shows as the event count.
 
 use linux_perf_event_reader::{PerfEventType, SamplingPolicy, SoftwareCounterType};
 
@@ -11,15 +11,15 @@ const SECOND_NS: u64 = 1_000_000_000;
 
 /// What one event counts.
 pub(crate) struct Measure {
-    /// Number in the profile; none if it was recorded for other records than samples.
+    /// Number in the profile; `None` if the event has no samples, only other records.
     pub(crate) event: Option<u8>,
-    /// Events or nanoseconds of one unit of weight.
+    /// Number of events or nanoseconds per unit of weight.
     pub(crate) unit: u64,
     is_clock: bool,
     name: String,
 }
 
-/// The measures of all attributes. None if there are too many events.
+/// The measures of all attributes; `None` if there are too many events.
 pub(crate) fn measures(attributes: &[Attribute]) -> Option<Vec<Measure>> {
     let mut measures = Vec::new();
     let mut next = 0u8;
@@ -41,13 +41,13 @@ pub(crate) fn source(measures: &[Measure]) -> String {
     format!("perf:{}", names.join(","))
 }
 
-/// The period of CPU time that a unit of the first event's weight is; 0 if it is none.
+/// CPU time per unit of the first event's weight; 0 if that event does not measure CPU time.
 pub(crate) fn period_ns(measures: &[Measure]) -> u64 {
     let first = measures.iter().find(|measure| measure.event.is_some());
     first.filter(|measure| measure.is_clock).map_or(0, |measure| measure.unit)
 }
 
-/// Samples per second asked for; 0 if there was no such rate.
+/// The requested number of samples per second; 0 if there was none.
 pub(crate) fn frequency(attributes: &[Attribute]) -> u32 {
     let rates = attributes.iter().filter(|attribute| !is_dummy(attribute)).map(|it| it.attr.sampling_policy);
     let rate = rates.clone().find_map(|policy| match policy {
@@ -70,17 +70,17 @@ impl Measure {
         };
         let unit = match attribute.attr.sampling_policy {
             SamplingPolicy::Period(period) => period.get(),
-            // The kernel gives a clock the same period for as long as it runs.
+            // The period of a clock never changes.
             SamplingPolicy::Frequency(frequency) if clock.is_some() => SECOND_NS / frequency.max(1),
             _ => 1,
         };
         let told = attribute.name.as_deref().unwrap_or("event");
-        // Names are parts of a list, with the unit behind them.
+        // Names become items of a list, each followed by its unit.
         let name = clock.map_or_else(|| told.replace([',', '@'], ";"), str::to_owned);
         Self { event: None, unit: unit.max(1), is_clock: clock.is_some(), name }
     }
 
-    /// What a sample with this period weighs.
+    /// The weight of a sample with this period.
     pub(crate) fn weight(&self, period: Option<u64>) -> u64 {
         let period = period.unwrap_or(self.unit);
         (period / self.unit).saturating_add(u64::from(period % self.unit > self.unit / 2)).max(1)

@@ -13,33 +13,33 @@ use crate::compressed::Unpacker;
 
 /// Bytes of `struct perf_event_header`.
 const HEADER: usize = 8;
-/// Most bytes of records that wait for their turn.
+/// Maximum bytes of records that wait to be sorted.
 const HELD_MAX: usize = 64 << 20;
-/// Records of perf itself begin here.
+/// Types from here on are perf's own, not the kernel's.
 const USER_TYPES: u32 = 64;
 const FINISHED_ROUND: u32 = 68;
 const AUXTRACE: u32 = 71;
 const COMPRESSED: u32 = 81;
 const COMPRESSED2: u32 = 83;
-/// Bodies that are kept to be filled again.
+/// Maximum number of record bodies kept for reuse.
 const SPARE: usize = 1024;
 
 /// How a file ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Tail {
-    /// As it should.
+    /// Completely.
     Whole,
-    /// In the middle, or nobody wrote its end; so many bytes of it were read.
+    /// Truncated, or not finished by its recorder; the number of bytes that were read.
     Cut(u64),
-    /// Behind so many bytes it does not hold together, for this reason.
+    /// Damaged after this many bytes, with the reason.
     Damaged(u64, &'static str),
 }
 
-/// A record of the kernel's.
+/// A record of the kernel.
 pub(crate) struct Record {
     pub(crate) kind: RecordType,
     pub(crate) misc: u16,
-    /// Place of its event in the header.
+    /// Index of its event in the header.
     pub(crate) attribute: usize,
     pub(crate) ns: u64,
     pub(crate) body: Vec<u8>,
@@ -54,27 +54,27 @@ impl Record {
 /// Reads records.
 pub(crate) struct Records<R> {
     file: R,
-    /// Bytes of records that were not read yet.
+    /// Number of bytes of records not yet read.
     left: u64,
     read: u64,
     layouts: Vec<RecordParseInfo>,
     by_id: HashMap<u64, usize>,
     unpacker: Option<Unpacker>,
-    /// Marks of rounds that stand behind so many unpacked bytes.
+    /// The round marks, each by the number of decompressed bytes before it.
     marks: VecDeque<u64>,
     tail: Option<Tail>,
     is_cut: bool,
     pending: Vec<Record>,
     ready: VecDeque<Record>,
     held: usize,
-    /// Newest record of all rounds, and of all but the last.
+    /// Time of the newest record of all rounds, and of all but the last one.
     newest: u64,
     settled: u64,
     spare: Vec<Vec<u8>>,
 }
 
 impl<R: Read> Records<R> {
-    /// From `file`, whose next `left` bytes are records. `is_cut`: more were meant to be there.
+    /// Reads from `file`, whose next `left` bytes are records. `is_cut` says that the file is truncated.
     pub(crate) fn new(
         file: R,
         left: u64,
@@ -101,7 +101,7 @@ impl<R: Read> Records<R> {
         }
     }
 
-    /// The next record; none at the end.
+    /// The next record; `None` at the end.
     pub(crate) fn next(&mut self) -> Option<Record> {
         loop {
             if let Some(record) = self.ready.pop_front() {
@@ -118,7 +118,7 @@ impl<R: Read> Records<R> {
         }
     }
 
-    /// Takes back the body of a record.
+    /// Takes back the body of a record, for reuse.
     pub(crate) fn recycle(&mut self, record: Record) {
         if self.spare.len() < SPARE {
             self.spare.push(record.body);
@@ -147,7 +147,7 @@ impl<R: Read> Records<R> {
                 Some(unpacker) => self.marks.push_back(unpacker.behind()),
                 None => self.finish_round(),
             },
-            // Followed by the data it is about.
+            // The data it describes follow it.
             AUXTRACE => self.skip(body.first_chunk().map_or(0, |len| u64::from_le_bytes(*len)))?,
             COMPRESSED => self.unpack(&body)?,
             COMPRESSED2 => {
@@ -205,14 +205,14 @@ impl<R: Read> Records<R> {
         held
     }
 
-    /// What the unpacker kept until the end.
+    /// Handles what the decompressor held back until the end.
     fn unpack_rest(&mut self) -> Result<(), Tail> {
         let Some(mut unpacker) = self.unpacker.take() else { return Ok(()) };
         unpacker.finish().map_err(|what| self.damaged(what))?;
         self.hold_all(&mut unpacker)
     }
 
-    /// Keeps the unpacked records.
+    /// Stores the decompressed records.
     fn hold_all(&mut self, unpacker: &mut Unpacker) -> Result<(), Tail> {
         while let Some(header) = unpacker.peek(HEADER).and_then(<[u8]>::first_chunk) {
             let (kind, misc, size) = header_fields(*header);
@@ -235,7 +235,7 @@ impl<R: Read> Records<R> {
         Ok(())
     }
 
-    /// Keeps a record until its turn comes.
+    /// Stores a record until it can be sorted.
     fn hold(&mut self, kind: u32, misc: u16, body: Vec<u8>) {
         let kind = RecordType(kind);
         let Some(&first) = self.layouts.first() else { return };
@@ -245,7 +245,7 @@ impl<R: Read> Records<R> {
             record.attribute = id.and_then(|id| self.by_id.get(&id).copied()).unwrap_or(0);
         }
         let layout = self.layouts.get(record.attribute).copied().unwrap_or(first);
-        // What perf found before it began to record has no time: it was there before.
+        // What perf found at its start has no time: it precedes everything.
         record.ns = record.raw(layout).timestamp().unwrap_or(0);
         self.newest = self.newest.max(record.ns);
         self.held += record.body.len();
@@ -257,7 +257,7 @@ impl<R: Read> Records<R> {
         }
     }
 
-    /// Lets go what is not newer than `ns`.
+    /// Passes on what is not newer than `ns`.
     fn release(&mut self, ns: u64) {
         // Stable: records of the same time stay in the order of the file.
         self.pending.sort_by_key(|record| record.ns);

@@ -238,7 +238,8 @@ impl Events {
 }
 
 /// What samples of unknown sources count.
-pub static UNCLAIMED: Measure = Measure { name: std::borrow::Cow::Borrowed("unclaimed"), unit: Unit::Sample };
+pub(crate) static UNCLAIMED: Measure =
+    Measure { name: std::borrow::Cow::Borrowed("unclaimed"), unit: Unit::Sample };
 
 /// Stands for the event of memory in use: blocks, or else mappings.
 pub const LEAKS: &str = "leaks";

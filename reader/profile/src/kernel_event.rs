@@ -47,7 +47,7 @@ pub enum Rate {
 }
 
 /// The rate of the event with this name.
-pub fn rate_of(name: &str) -> Rate {
+pub(crate) fn rate_of(name: &str) -> Rate {
     if HARDWARE_EVENTS.iter().any(|(known, _)| *known == name) {
         return Rate::Adapted;
     }

@@ -85,12 +85,12 @@ impl Measure {
     }
 
     /// That of a value of sampled allocations.
-    pub fn of_heap(value: HeapValue) -> Measure {
+    pub(crate) fn of_heap(value: HeapValue) -> Measure {
         Measure { name: value.name().into(), unit: Self::unit_of(value) }
     }
 
     /// That of a value of mappings.
-    pub fn of_mappings(value: HeapValue) -> Measure {
+    pub(crate) fn of_mappings(value: HeapValue) -> Measure {
         Measure { name: mapped_memory::name(value).into(), unit: Self::unit_of(value) }
     }
 
@@ -107,7 +107,7 @@ impl Measure {
     }
 
     /// That of a value of waits for locks.
-    pub fn of_locks(value: LockValue) -> Measure {
+    pub(crate) fn of_locks(value: LockValue) -> Measure {
         let unit = match value {
             LockValue::Contentions => Unit::Events(1),
             LockValue::Delay | LockValue::HeldDelay => Unit::Nanosecond,
@@ -135,7 +135,7 @@ impl Measure {
     }
 
     /// The name of the unit of weight.
-    pub fn unit_name(&self) -> &'static str {
+    pub(crate) fn unit_name(&self) -> &'static str {
         match self.unit {
             Unit::CpuPeriod(_) => PERIODS,
             Unit::Microsecond => "microseconds",

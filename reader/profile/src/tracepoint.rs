@@ -28,7 +28,7 @@ pub struct Tracepoint {
 
 impl Tracepoint {
     /// `PROVIDER:NAME`.
-    pub fn full_name(&self) -> String {
+    pub(crate) fn full_name(&self) -> String {
         format!("{}:{}", self.provider, self.name)
     }
 }

@@ -76,7 +76,7 @@ impl SourceFile {
 
     /// Like [`SourceFile::read`], but also accepts a file without call frame information; its segments still give
     /// addresses.
-    pub fn read_any(path: &Path) -> Result<Self> {
+    pub(crate) fn read_any(path: &Path) -> Result<Self> {
         let file = OpenOptions::new().read(true).custom_flags(OFlag::O_NONBLOCK.bits()).open(path)?;
         let metadata = file.metadata()?;
         if !metadata.is_file() {
@@ -94,7 +94,7 @@ impl SourceFile {
     }
 
     /// Like [`SourceFile::read_any`], from an open reader.
-    pub fn read_from(file: impl Read + Seek, identity: Source) -> Result<Self> {
+    pub(crate) fn read_from(file: impl Read + Seek, identity: Source) -> Result<Self> {
         let cache = ReadCache::new(file);
         let (elf, machine) = parse(&cache)?;
         Self::copy(&elf, machine, identity)

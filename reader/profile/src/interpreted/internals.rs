@@ -65,7 +65,7 @@ const CALLS: [&str; 55] = [
 ];
 
 /// Whether `path` is CPython's.
-pub fn is_interpreter(path: &Path) -> bool {
+pub(crate) fn is_interpreter(path: &Path) -> bool {
     let name = base_name(path);
     name.starts_with("libpython") || name.starts_with("python")
 }

@@ -8,7 +8,8 @@ mod text;
 
 use std::path::Path;
 
-pub use internals::{is_internal, is_interpreter};
+pub use internals::is_internal;
+pub(crate) use internals::is_interpreter;
 pub use text::text;
 
 use crate::file_name::base_name;
@@ -31,7 +32,7 @@ const NAME_OF_LANGUAGE: u32 = 4;
 
 /// The mark at the end of an element of a folded stack, if it is an interpreter's: the name of a language in it has two
 /// characters or more, so that it is none of the other marks.
-pub fn mark_of(element: &str) -> Option<&str> {
+pub(crate) fn mark_of(element: &str) -> Option<&str> {
     let language = element.strip_suffix(']')?;
     let start = language.rfind("_[")?;
     is_language(&language.as_bytes()[start + 2..]).then(|| &element[start..])
@@ -54,7 +55,7 @@ impl InterpretedFunction {
     }
 
     /// The source line of an instruction; that of the function if it is not known.
-    pub fn line_of(&self, offset: u32) -> u32 {
+    pub(crate) fn line_of(&self, offset: u32) -> u32 {
         line_table::line_of(self.lines_form, &self.lines, self.first_line, offset).unwrap_or(self.first_line)
     }
 

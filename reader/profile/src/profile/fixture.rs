@@ -24,7 +24,7 @@ const NEW: [&str; 1] = ["new_plugin"];
 /// Where the program is mapped.
 pub const BASE: u64 = 0x5555_0000_0000;
 /// Where both libraries are mapped, one after the other.
-pub const PLUGIN: u64 = 0x7fff_0000_0000;
+pub(crate) const PLUGIN: u64 = 0x7fff_0000_0000;
 
 /// An empty directory for one test.
 pub fn directory(test: &str) -> PathBuf {

@@ -211,7 +211,7 @@ impl Profile {
     }
 
     /// The mark of an interpreted function in folded stacks; `None` for any other.
-    pub fn interpreted_mark(&self, function: FunctionId) -> Option<&str> {
+    pub(crate) fn interpreted_mark(&self, function: FunctionId) -> Option<&str> {
         let binary = self.functions[function.0 as usize].binary?;
         self.interpreted_binaries.get(&binary).map(String::as_str)
     }

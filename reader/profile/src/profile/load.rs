@@ -51,7 +51,7 @@ pub fn load(path: &Path, sources: &SymbolSources) -> Result<Profile, ProfileErro
 ///
 /// # Errors
 /// As [`load`].
-pub fn load_timed(path: &Path, sources: &SymbolSources) -> Result<Profile, ProfileError> {
+pub(crate) fn load_timed(path: &Path, sources: &SymbolSources) -> Result<Profile, ProfileError> {
     let mut loader = Loader { timed_samples: Some(Vec::new()), ..Loader::default() };
     loader.profile.tracepoints.want(Wanted::Everything);
     loader.load(path, sources)

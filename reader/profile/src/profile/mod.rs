@@ -26,7 +26,8 @@ use std::path::{Path, PathBuf};
 
 use unwind::{End, Frame};
 
-pub use load::{Resolved, load, load_timed, load_wanted, of_events, resolve, resolve_some};
+pub(crate) use load::load_timed;
+pub use load::{Resolved, load, load_wanted, of_events, resolve, resolve_some};
 pub(crate) use timeline::LossFinder;
 pub use timeline::{Loss, TimedSample};
 
@@ -321,7 +322,7 @@ impl Profile {
     }
 
     /// The functions at a location, innermost first.
-    pub fn lines_of(&self, location: u32) -> &[SourceLine] {
+    pub(crate) fn lines_of(&self, location: u32) -> &[SourceLine] {
         let lines = &self.locations[location as usize].lines;
         &self.lines[lines.start as usize..lines.end as usize]
     }
@@ -336,7 +337,7 @@ impl Profile {
     }
 
     /// The marker function at the root of stacks that ended for this reason; `None` if they are complete, or there are none.
-    pub fn truncation_function(&self, end: u8) -> Option<FunctionId> {
+    pub(crate) fn truncation_function(&self, end: u8) -> Option<FunctionId> {
         self.truncated.iter().find(|&&(reason, _)| reason == end).map(|&(_, function)| function)
     }
 
@@ -352,7 +353,7 @@ impl Profile {
     }
 
     /// True for a function of the kernel.
-    pub fn is_kernel(&self, function: FunctionId) -> bool {
+    pub(crate) fn is_kernel(&self, function: FunctionId) -> bool {
         let binary = self.functions[function.0 as usize].binary;
         binary.is_some_and(|binary| self.kernel_binaries.contains(&binary))
     }
@@ -366,7 +367,7 @@ impl Profile {
     }
 
     /// Makes this the main event.
-    pub fn prefer(&mut self, event: u8) {
+    pub(crate) fn prefer(&mut self, event: u8) {
         self.main = event;
         load::sum(self);
     }
@@ -427,7 +428,7 @@ pub fn truncation_mark(end: u8) -> Option<String> {
 }
 
 /// How a frame was found, as named in outputs.
-pub fn found_by_name(found_by: u8) -> &'static str {
+pub(crate) fn found_by_name(found_by: u8) -> &'static str {
     if found_by == kernel::KERNEL {
         return "kernel";
     }

@@ -5,7 +5,7 @@
 
 use std::io::{Read, Write};
 use std::mem::take;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use flate2::Compression;
 use flate2::read::ZlibDecoder;
@@ -358,12 +358,6 @@ impl NameSectionWriter {
 
 /// What a section says of where names were found, as a path.
 impl StoredOrigin {
-    /// Found in this file.
-    pub fn of_file(path: &Path) -> Self {
-        use std::os::unix::ffi::OsStrExt;
-        Self { kind: 0, detail: path.as_os_str().as_bytes().to_vec() }
-    }
-
     /// The file.
     pub fn file(&self) -> PathBuf {
         use std::os::unix::ffi::OsStrExt;

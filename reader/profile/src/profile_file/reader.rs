@@ -87,7 +87,7 @@ impl ProfileReader<File> {
     }
 
     /// Skips the blocks at these ascending offsets, unread and unchecked. The first block must not be among them.
-    pub fn skipping(mut self, mut blocks: Vec<u64>) -> Self {
+    pub(crate) fn skipping(mut self, mut blocks: Vec<u64>) -> Self {
         blocks.reverse();
         self.skipped = Skipped { blocks, seek: |file, bytes| file.seek_relative(bytes) };
         self

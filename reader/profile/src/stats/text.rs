@@ -10,7 +10,7 @@ use crate::profile_file::Tail;
 
 impl Stats {
     /// Share of incomplete stacks, in percent.
-    pub fn truncated_percent(&self) -> f64 {
+    pub(crate) fn truncated_percent(&self) -> f64 {
         if self.samples == 0 { 0.0 } else { self.truncated as f64 / self.samples as f64 * 100.0 }
     }
 

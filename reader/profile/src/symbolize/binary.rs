@@ -23,10 +23,10 @@ use crate::profile_file::FileIdentity;
 
 type Elf<'data> = ElfFile64<'data, Endianness>;
 
-/// Most bytes a `.gnu_debugdata` section may unpack to.
+/// Maximum size of a `.gnu_debugdata` section after decompression.
 const LARGEST_MINI_DEBUG: u64 = 1 << 30;
 
-/// The image of a binary being read.
+/// A binary being read.
 enum Content {
     File(Image),
     Memory(Vec<u8>),
@@ -78,7 +78,8 @@ pub(super) fn symbolize(request: &Request, sources: &SymbolSources) -> Symbols {
     }
 }
 
-/// Names all addresses of one binary from its files; says also which files decided the answers, if they alone did.
+/// Names all addresses of one binary from its files. Also returns the files that decided the answers, unless something
+/// else did, too.
 fn read(request: &Request, sources: &SymbolSources) -> (Symbols, Option<Vec<Witness>>) {
     let locator = Locator::new(sources);
     let symbols = read_files(request, &locator);
@@ -139,7 +140,7 @@ fn read_files(request: &Request, locator: &Locator<'_>) -> Symbols {
     namer.name_all(&request.addresses, origin)
 }
 
-/// The functions that symbol tables know at the addresses asked for.
+/// The functions that symbol tables have at the requested addresses.
 fn symbol_table<'a, 'data: 'a>(
     main: Option<&'a Elf<'data>>,
     others: impl Iterator<Item = &'a Elf<'data>>,
@@ -163,7 +164,7 @@ enum Failure {
     Changed(Vec<u8>),
 }
 
-/// Opens the recorded file, if it still is the recorded file, or the same file elsewhere.
+/// Opens the recorded file if it is unchanged, or the same file elsewhere.
 fn open(request: &Request, locator: &Locator<'_>) -> Result<Content, Failure> {
     if request.path.to_str().is_some_and(vdso::is_vdso) {
         let bytes = vdso::image().map_err(Failure::Unreadable)?;
@@ -198,7 +199,7 @@ fn same(request: &Request, bytes: &[u8], identity: Option<FileIdentity>) -> Resu
     if same { Ok(()) } else { Err(Failure::Changed(id.to_vec())) }
 }
 
-/// False for a debug file, which has the sections of code without their bytes.
+/// False for a debug file, whose code sections have no contents.
 fn has_code(bytes: &[u8]) -> bool {
     Elf::parse(bytes).is_ok_and(|elf| {
         elf.sections().any(|section| {
@@ -216,7 +217,7 @@ fn mini_debug_data(elf: &Elf<'_>) -> Option<Vec<u8>> {
     Some(unpacked.bytes)
 }
 
-/// A buffer that refuses to grow without end.
+/// A buffer of limited size.
 struct Bounded {
     bytes: Vec<u8>,
     room: u64,

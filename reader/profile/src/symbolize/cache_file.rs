@@ -1,8 +1,8 @@
 //! The format of a symbol cache file: the names of one binary, and what they depend on.
 //!
-//! All numbers are little endian. Magic and version (8 bytes), CRC-32 of the rest (4), then the sections below
-//! in the order of [`CacheFile::encode`]. Of this user's own making and yet not trusted: a file that does not
-//! hold together is no file.
+//! All numbers are little-endian. Magic and version (8 bytes), CRC-32 of the rest (4), then the sections below in the order
+//! of [`CacheFile::encode`]. Although only this user can have written the file, it is not trusted: a malformed file counts
+//! as missing.
 
 use std::ffi::OsStr;
 use std::ops::Range;
@@ -16,7 +16,7 @@ use crate::names::{NameId, Names};
 /// The last byte is the version.
 const MAGIC: [u8; 8] = *b"SWNAMES\x02";
 const LINE_BYTES: usize = 16;
-/// Most items of one kind: numbers of items are 32 bits wide, and so are sums of two of them.
+/// Maximum number of items of one kind: counts, and sums of two counts, fit 32 bits.
 const MOST: usize = 1 << 30;
 
 /// The answers of one binary.
@@ -29,15 +29,15 @@ pub(super) struct CacheFile {
     pub(super) witnesses: Vec<Witness>,
     /// `u64` addresses, ascending.
     addresses: Range<usize>,
-    /// `u32`: where the lines of each address end; they begin where those before it end.
+    /// `u32`: the end of each address's lines; they begin where those of the previous address end.
     ends: Range<usize>,
     lines: Range<usize>,
-    /// `u32`: where each text ends.
+    /// `u32`: the end of each text.
     text_ends: Range<usize>,
     texts: Range<usize>,
 }
 
-/// What an answer depends on.
+/// A file that an answer depends on.
 pub(super) struct Provenance<'a> {
     pub(super) build_id: &'a [u8],
     pub(super) origin: &'a Origin,
@@ -115,19 +115,19 @@ impl CacheFile {
         })
     }
 
-    /// All addresses that have an answer.
+    /// The addresses with an answer.
     pub(super) fn addresses(&self) -> impl ExactSizeIterator<Item = u64> + '_ {
         let bytes = &self.bytes[self.addresses.clone()];
         bytes.chunks_exact(8).map(|bytes| u64::from_le_bytes(bytes.try_into().unwrap_or_default()))
     }
 
-    /// Bytes it takes.
+    /// Its size in bytes.
     pub(super) fn len(&self) -> usize {
         self.bytes.len()
     }
 
-    /// Appends to `symbols` the answers to ascending addresses; gives those that have none. `None` if the file
-    /// does not hold together.
+    /// Appends the answers for ascending addresses to `symbols`, and returns the addresses that have none. `None` if the
+    /// file is malformed.
     pub(super) fn answer(&self, addresses: &[u64], symbols: &mut Symbols) -> Option<Vec<u64>> {
         let mut known = self.addresses().enumerate().peekable();
         let mut names: Vec<Option<NameId>> = vec![None; self.text_ends.len() / 4];
@@ -221,7 +221,7 @@ fn word(bytes: &[u8], at: usize) -> Option<u32> {
     Some(u32::from_le_bytes(bytes.get(at..at.checked_add(4)?)?.try_into().ok()?))
 }
 
-/// Takes the parts of a file in order.
+/// Reads the sections of a file in order.
 struct Cursor<'a> {
     bytes: &'a [u8],
     at: usize,

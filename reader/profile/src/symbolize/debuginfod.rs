@@ -9,10 +9,10 @@ use std::process::{Command, Stdio};
 
 use super::image::hex;
 
-/// The client.
+/// The client program.
 #[derive(Debug, Clone)]
 pub struct Debuginfod {
-    /// What is run: `debuginfod-find`, from PATH if it has no directory. It reads `DEBUGINFOD_URLS` and the like.
+    /// `debuginfod-find`, searched in PATH if it has no directory. It reads `DEBUGINFOD_URLS` and the like.
     pub program: PathBuf,
 }
 
@@ -23,7 +23,7 @@ impl Default for Debuginfod {
 }
 
 impl Debuginfod {
-    /// Why the servers cannot be asked, and what to do.
+    /// Why no server can be asked, and what to do.
     pub fn problem(&self) -> Option<String> {
         if self.installed().is_none() {
             let program = self.program.display();
@@ -33,7 +33,7 @@ impl Debuginfod {
         }
         let servers = std::env::var_os("DEBUGINFOD_URLS").unwrap_or_default();
         let blank = servers.as_bytes().iter().all(u8::is_ascii_whitespace);
-        // A program named by its path knows its servers.
+        // A client named by its path has its own list of servers.
         (blank && self.program.parent() == Some(Path::new(""))).then(|| {
             "DEBUGINFOD_URLS names no server (for example https://debuginfod.debian.net); no debug files are fetched".into()
         })
@@ -47,7 +47,7 @@ impl Debuginfod {
         std::env::split_paths(&directories).map(|path| path.join(&self.program)).find(|path| path.is_file())
     }
 
-    /// Fetches the debug file of a build-id, and says where it is. The client has its own time limits.
+    /// Fetches the debug file of a build-id and returns its path. The client has its own time limits.
     pub(super) fn debug_file(&self, id: &[u8]) -> Option<PathBuf> {
         if id.is_empty() {
             return None;

@@ -7,13 +7,13 @@ use std::fmt::{self, Write as _};
 
 use cpp_demangle::{DemangleOptions, DemangleWrite};
 
-/// Longest mangled name that is tried. Mangled names can expand exponentially; real ones are shorter.
+/// Maximum length of a mangled name. Mangled names can expand exponentially; real ones are shorter.
 const LONGEST: usize = 16 * 1024;
-/// Longest readable name; the rest is cut.
+/// Maximum length of a readable name; the rest is cut off.
 const LONGEST_READABLE: usize = 4096;
 
 /// The readable form of a symbol: Rust (legacy, without its hash, and v0) and Itanium C++.
-/// ELF symbol versions (`name@@GLIBC_2.17`) are cut.
+/// ELF symbol versions (`name@@GLIBC_2.17`) are removed.
 pub fn demangle(name: &str) -> Cow<'_, str> {
     let name = match name.find('@') {
         Some(at) if at > 0 => &name[..at],
@@ -40,7 +40,7 @@ pub fn demangle(name: &str) -> Cow<'_, str> {
     }
 }
 
-/// Writes an Itanium name. `None` if it is not understood; false if it did not fit.
+/// Writes an Itanium name. `None` if it cannot be parsed; false if it did not fit.
 fn write_cpp(name: &str, readable: &mut Bounded) -> Option<bool> {
     if let Ok(cpp) = cpp_demangle::Symbol::new(name) {
         return Some(cpp.structured_demangle(readable, &DemangleOptions::default()).is_ok());
@@ -52,9 +52,9 @@ fn write_cpp(name: &str, readable: &mut Bounded) -> Option<bool> {
 }
 
 /// GCC mangles a member of a dependent type, `T::name`, as `sr <type> <name>` with any type (ABI 5.1.6 allows some
-/// only), and the demangler does not know that. It does know `rc <type> <name>`, with the same substitutions:
-/// `reinterpret_cast<T>(name)`, which no signature of a program holds, as it is no constant expression.
-/// `None` if there is no such member.
+/// only), which the demangler does not support. It supports `rc <type> <name>`, with the same substitutions:
+/// `reinterpret_cast<T>(name)`, which never occurs in a signature because it is no constant expression. `None` if there is
+/// no such member.
 fn member_as_cast(name: &str) -> Option<String> {
     let mut cast = String::with_capacity(name.len());
     let mut rest = name;
@@ -72,16 +72,16 @@ fn member_as_cast(name: &str) -> Option<String> {
 /// Turns `reinterpret_cast<T>(name)` back into `T::name`.
 struct CastAsMember<'a> {
     readable: &'a mut Bounded,
-    /// The casts that are being written, the outermost first.
+    /// The casts being written, outermost first.
     open: Vec<Cast>,
 }
 
 enum Cast {
-    /// One of the other kinds: written as it comes.
+    /// A genuine cast, left unchanged.
     Other,
-    /// The type of a member is being written.
+    /// The type of a member.
     Type,
-    /// Its name, with so many parentheses open.
+    /// The name of a member, with this many open parentheses.
     Member(u32),
 }
 
@@ -113,7 +113,7 @@ impl DemangleWrite for CastAsMember<'_> {
     }
 }
 
-/// A text that refuses to grow past [`LONGEST_READABLE`].
+/// A text of at most [`LONGEST_READABLE`] bytes.
 struct Bounded {
     text: String,
     full: bool,
@@ -217,7 +217,7 @@ mod tests {
         assert!(readable.ends_with('…') && readable.len() < 5000, "{}", readable.len());
     }
 
-    /// The mangled reference to the `level`th pair, behind the name of the template itself.
+    /// The mangled reference to the `level`th pair, after the name of the template itself.
     fn substitution(level: usize) -> String {
         let number = level; // S_ is the template, S0_ the first pair
         let digits = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ";

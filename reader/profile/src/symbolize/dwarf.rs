@@ -22,9 +22,9 @@ pub(super) fn is_in(file: &ElfFile64<'_, Endianness>) -> bool {
 /// One function at an address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Call<'a, 'c> {
-    /// Linker name, else the plain one; absent if DWARF knows the line only.
+    /// Linkage name, or else the plain one; `None` if DWARF has only the line.
     pub name: Option<&'a [u8]>,
-    /// The compiler has left out the linkage name, so this is only the plain one.
+    /// The compiler omitted the linkage name, so this is the plain one.
     pub short: bool,
     /// Source file and line.
     pub file: Option<&'c str>,
@@ -39,7 +39,7 @@ pub(super) struct Lines<'a> {
 }
 
 impl<'a> Lines<'a> {
-    /// Indexes the units of a file; `None` if that fails. `shared` holds what several files have in common.
+    /// Indexes the units of a file; `None` if that fails. `shared` is a supplementary file.
     pub(super) fn new(
         storage: &'a Storage,
         file: &ElfFile64<'a, Endianness>,
@@ -55,8 +55,8 @@ impl<'a> Lines<'a> {
         Some(Lines { context, split })
     }
 
-    /// The functions at a virtual address, innermost first; the last one is the function that holds the
-    /// code. Empty if DWARF does not know the address.
+    /// The functions at a virtual address, innermost first; the last one is the function that contains the code. Empty
+    /// if DWARF does not cover the address.
     pub(super) fn calls<'c>(&'c self, address: u64, calls: &mut Vec<Call<'a, 'c>>) {
         calls.clear();
         let mut answer = self.context.find_frames(address);
@@ -85,12 +85,12 @@ impl<'a> Lines<'a> {
     }
 }
 
-/// Whether a name is one that compilers make for the linker.
+/// Whether a name is mangled.
 pub(super) fn is_linker_name(name: &[u8]) -> bool {
     name.starts_with(b"_Z") || name.starts_with(b"_R")
 }
 
-/// Whether the linker's names of functions are others than those in the source, as in C++ and Rust.
+/// Whether functions of this language have mangled names, as in C++ and Rust.
 fn has_linker_names(language: gimli::DwLang) -> bool {
     use gimli::constants as c;
     let same = [c::DW_LANG_C, c::DW_LANG_C89, c::DW_LANG_C99, c::DW_LANG_C11, c::DW_LANG_Mips_Assembler];

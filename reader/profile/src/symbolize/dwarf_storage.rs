@@ -9,10 +9,10 @@ use typed_arena::Arena;
 
 use super::image::Image;
 
-/// How DWARF is read: from memory that outlives it.
+/// Reads DWARF from memory that outlives it.
 pub(super) type Reader<'a> = EndianSlice<'a, RunTimeEndian>;
 
-/// Holds what DWARF is read from for as long as it is read.
+/// Owns the bytes of DWARF while it is read.
 #[derive(Default)]
 pub(super) struct Storage {
     /// Further files found while reading.
@@ -22,7 +22,7 @@ pub(super) struct Storage {
 }
 
 impl Storage {
-    /// A section of a file; empty if it is missing or cannot be read: the rest still helps.
+    /// A section of a file; empty if it is missing or unreadable, because the other sections still help.
     pub(super) fn section<'a>(&'a self, file: &ElfFile64<'a, Endianness>, name: &str) -> Reader<'a> {
         let section = file.section_by_name(name);
         let bytes = match section.and_then(|section| section.uncompressed_data().ok()) {

@@ -1,6 +1,6 @@
 //! Finds ELF files below a directory by build-id, if they are not found by path.
 //!
-//! A tree is walked only as far as necessary, and only once: files that were passed are remembered. Symbolic links are not
+//! A tree is walked only as far as necessary, and only once: the files on the way are remembered. Symbolic links are not
 //! followed.
 
 use std::collections::HashMap;
@@ -11,9 +11,9 @@ use std::sync::Mutex;
 
 use super::image::{Image, build_id};
 
-/// Most files that are looked at in a tree.
+/// Maximum number of files examined in a tree.
 const MOST_FILES: usize = 500_000;
-/// Directories of the kernel's, where there are no files to be found and no end of names.
+/// The kernel's file systems: no ELF files, and an endless number of names.
 const KERNEL_TREES: [i64; 3] = [0x9fa0, 0x6265_6572, 0x6367_7270];
 
 /// A directory and what was found below it.
@@ -24,22 +24,22 @@ pub struct FileTree {
 
 #[derive(Debug)]
 struct Walk {
-    /// Directories that were not read yet.
+    /// Directories not yet read.
     ahead: Vec<PathBuf>,
-    /// Files of the directory that was read last, in reverse order.
+    /// The files of the directory read last, in reverse order.
     files: Vec<PathBuf>,
     by_id: HashMap<Vec<u8>, Vec<PathBuf>>,
     looked_at: usize,
 }
 
 impl FileTree {
-    /// Nothing is read yet.
+    /// A tree of which nothing has been read.
     pub fn new(root: PathBuf) -> Self {
         let walk = Walk { ahead: vec![root], files: Vec::new(), by_id: HashMap::new(), looked_at: 0 };
         FileTree { walk: Mutex::new(walk) }
     }
 
-    /// The first file with this build-id that `accept` makes something of.
+    /// The first file with this build-id for which `accept` returns something.
     pub(super) fn find<T>(&self, id: &[u8], mut accept: impl FnMut(Image) -> Option<T>) -> Option<T> {
         let mut walk = self.walk.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         let known = walk.by_id.get(id).cloned().unwrap_or_default();
@@ -59,7 +59,7 @@ impl FileTree {
         None
     }
 
-    /// True if it was too large to be looked through.
+    /// True if it is too large to be searched completely.
     pub fn is_cut(&self) -> bool {
         let walk = self.walk.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         walk.looked_at >= MOST_FILES
@@ -95,7 +95,7 @@ impl Walk {
     }
 }
 
-/// The file if it begins like an ELF file.
+/// The file, if it starts like an ELF file.
 fn elf(path: &Path) -> Option<Image> {
     let mut magic = [0; 4];
     File::open(path).ok()?.read_exact(&mut magic).ok()?;

@@ -10,7 +10,7 @@ use object::{Endianness, Object, ObjectSection};
 /// The first addresses of all functions that `.eh_frame` describes, sorted.
 #[derive(Debug, Default)]
 pub(super) struct FrameEntries {
-    /// (first address, address behind)
+    /// (first address, end address)
     ranges: Vec<(u64, u64)>,
 }
 
@@ -38,7 +38,7 @@ impl FrameEntries {
         FrameEntries { ranges }
     }
 
-    /// The first address of the function that holds `address`.
+    /// The first address of the function that contains `address`.
     pub(super) fn start(&self, address: u64) -> Option<u64> {
         let behind = self.ranges.partition_point(|&(start, _)| start <= address);
         let &(start, end) = self.ranges.get(behind.checked_sub(1)?)?;

@@ -1,4 +1,4 @@
-//! A file with names: its contents, its identity, and whether it has changed.
+//! An ELF file to read names from: its contents, its identity, and whether it has changed.
 
 use std::io;
 use std::os::unix::fs::MetadataExt;
@@ -14,7 +14,7 @@ use crate::mapped_file::map_file;
 #[derive(Debug)]
 pub(super) struct Image {
     map: Mmap,
-    /// Where it was found.
+    /// Its path.
     pub(super) path: PathBuf,
 }
 
@@ -35,20 +35,20 @@ pub(super) fn build_id(bytes: &[u8]) -> Option<&[u8]> {
     ElfFile64::<Endianness>::parse(bytes).ok()?.build_id().ok()?
 }
 
-/// Lower-case hexadecimal.
+/// The bytes in lower-case hexadecimal.
 pub fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// A file that was looked for, and what was there.
+/// A path where a file was looked for, and what was there.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Witness {
     pub(super) path: PathBuf,
-    /// `None` if nothing was there.
+    /// `None` if there was no file.
     pub(super) state: Option<FileState>,
 }
 
-/// What changes when a file does.
+/// Changes whenever the file does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct FileState {
     pub(super) inode: u64,

@@ -1,5 +1,5 @@
 //! Names of generated code from a jitdump (tools/perf/Documentation/jitdump-specification.txt), as LLVM, V8,
-//! Java agents and others write it: unlike a map it tells when each function came into being.
+//! Java agents and others write it. Unlike a map it says when each function was generated.
 
 use std::collections::HashMap;
 use std::io::{self, BufRead, Read};
@@ -8,21 +8,21 @@ use super::generated_name::short_name;
 use crate::profile_file::GeneratedFunction;
 
 const MAGIC: [u8; 4] = *b"DTiJ"; // little endian; other machines' dumps are not read
-/// Bytes of the header in every version.
+/// Size of the header in every version.
 const HEADER: u64 = 40;
-/// Times are those of the processor's counter, not of CLOCK_MONOTONIC.
+/// Flag: timestamps are those of the processor's counter, not of CLOCK_MONOTONIC.
 const ARCH_TIMESTAMP: u64 = 1;
-/// Bytes before the body of a record.
+/// Size of a record's header.
 const RECORD: u64 = 16;
 const CODE_LOAD: u32 = 0;
 const CODE_MOVE: u32 = 1;
-/// Most names that are kept in case that their functions move.
+/// Maximum number of names remembered for functions that move.
 const NAMES_MAX: usize = 1 << 20;
-/// Longest name that is read.
+/// Maximum length of a name.
 const LONGEST_NAME: u64 = 64 * 1024;
 
-/// The functions of which `wanted` holds, in the order of time. A dump that ends early is read as far as it goes:
-/// its process may have been killed.
+/// The functions for which `wanted` is true, in the order of time. A truncated dump is read as far as it goes: its process
+/// may have been killed.
 pub(super) fn parse(
     mut dump: impl BufRead,
     wanted: impl Fn(u64, u64) -> bool,
@@ -44,16 +44,16 @@ pub(super) fn parse(
     Ok(functions)
 }
 
-/// What must be kept of records for those behind them.
+/// What later records need of earlier ones.
 struct Records {
-    /// Their times are of CLOCK_MONOTONIC.
+    /// Timestamps are those of CLOCK_MONOTONIC.
     timed: bool,
-    /// The names of functions by their numbers, for those that move.
+    /// Names of functions by number, for those that move.
     names: HashMap<u64, String>,
 }
 
 impl Records {
-    /// The next record; `None` at the end, an empty one if it tells of no function.
+    /// The next record; `None` at the end, an empty one if it is not about a function.
     fn next(&mut self, dump: &mut impl BufRead) -> io::Result<Option<Option<GeneratedFunction>>> {
         if dump.fill_buf()?.is_empty() {
             return Ok(None);

@@ -1,7 +1,7 @@
 //! Finds the files that hold a module's names.
 //!
-//! A name from the wrong file is worse than no name: a file is used only if its build-id or checksum proves that it belongs to what
-//! was running.
+//! A name from the wrong file is worse than no name: a file is used only if its build-id or checksum proves that it belongs
+//! to the program that ran.
 
 use std::cell::{Cell, RefCell};
 use std::ffi::OsStr;
@@ -15,7 +15,7 @@ use object::{Endianness, Object};
 use super::image::{FileState, Image, Witness, build_id, hex};
 use super::sources::SymbolSources;
 
-/// Searches for files, and records where it looked: an answer stays valid as long as the same search finds the same files.
+/// Searches for files and records where it looked: an answer is valid as long as the same search finds the same files.
 pub(super) struct Locator<'a> {
     sources: &'a SymbolSources,
     looked: RefCell<Vec<Witness>>,
@@ -42,7 +42,7 @@ impl<'a> Locator<'a> {
         })
     }
 
-    /// Everything that was looked for; `None` if that is more than files can tell.
+    /// Every path searched; `None` if the answer depends on more than these files.
     pub(super) fn into_witnesses(self) -> Option<Vec<Witness>> {
         (!self.provisional.get()).then(|| self.looked.into_inner())
     }
@@ -61,7 +61,7 @@ impl<'a> Locator<'a> {
         in_sysroots.chain([path.to_owned()]).chain(elsewhere.flatten())
     }
 
-    /// The file with a build-id, wherever it is in the trees that are to be looked through, if `accept` takes it.
+    /// The file with this build-id in the trees to be searched, if `accept` takes it.
     pub(super) fn in_trees(
         &self,
         id: &[u8],
@@ -87,20 +87,20 @@ impl<'a> Locator<'a> {
 
     /// The debug file in a `.build-id` directory.
     pub(super) fn by_build_id(&self, id: &[u8]) -> Option<Image> {
-        // One byte names the directory, the rest the file.
+        // The first byte names the directory, the rest the file.
         let (first, rest) = id.split_first().filter(|(_, rest)| !rest.is_empty())?;
         let name = format!(".build-id/{first:02x}/{}.debug", hex(rest));
         self.sources.directories.iter().find_map(|directory| self.verified(&directory.join(&name), id))
     }
 
-    /// The debug file that a server has for a build-id, if asking one was asked for.
+    /// A server's debug file for this build-id, if servers may be asked.
     pub(super) fn by_server(&self, id: &[u8]) -> Option<Image> {
         let path = self.sources.debuginfod.as_ref()?.debug_file(id)?;
         self.verified(&path, id)
     }
 
-    /// The debug file that a stripped file links to by name and CRC-32, beside it, in `.debug` beside it, or mirrored in
-    /// a debug directory. It was at `path`, and is `here`.
+    /// The debug file that a stripped file links to by name and CRC-32: beside it, in `.debug` beside it, or mirrored in
+    /// a debug directory. The stripped file was recorded at `path` and found at `here`.
     pub(super) fn by_debuglink(
         &self,
         path: &Path,
@@ -113,7 +113,7 @@ impl<'a> Locator<'a> {
             return None; // a name only: no way out of the directories searched
         }
         let id = file.build_id().ok()?;
-        // Links are resolved: /lib may be a link to /usr/lib, and the mirror has only the true one.
+        // Resolve links: /lib may be a link to /usr/lib, and the mirror has only the target.
         let resolved = path.canonicalize().ok();
         let paths = [Some(here), Some(path), resolved.as_deref()];
         let parents = paths.into_iter().flatten().filter_map(Path::parent);

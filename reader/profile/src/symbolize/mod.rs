@@ -40,7 +40,7 @@ pub use sources::{Again, Progress, StartProgress, SymbolSources};
 pub use symbol_cache::SymbolCache;
 pub use symbols::{Line, Origin, Request, Symbols};
 
-/// Names the addresses of all binaries; the answers have the order of the requests.
+/// Names the addresses of all binaries. The answers are in the order of the requests.
 pub fn symbolize(requests: &[Request], sources: &SymbolSources) -> Vec<Symbols> {
     let mut order: Vec<usize> = (0..requests.len()).collect();
     order.sort_by_key(|&index| std::cmp::Reverse(requests[index].addresses.len()));
@@ -60,7 +60,7 @@ pub fn symbolize(requests: &[Request], sources: &SymbolSources) -> Vec<Symbols> 
     let workers = thread::available_parallelism().map_or(1, usize::from).min(requests.len());
     thread::scope(|scope| {
         for _ in 1..workers {
-            // Where there can be no more threads, this one does it all.
+            // If no thread can be started, this one does all the work.
             let _ = thread::Builder::new().spawn_scoped(scope, work);
         }
         work();

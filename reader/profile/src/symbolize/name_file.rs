@@ -1,7 +1,7 @@
 //! A file in which a process names its generated code: a perf map or a jitdump.
 //!
-//! It is in a directory where anyone can write, and pids are reused. So it is used only if it belongs to the process's user or root,
-//! and was written after the process started. Once open, it can be read even if the process removes it.
+//! It is in a directory that anyone can write to, and pids are reused. So it is used only if it belongs to the process's
+//! user or root and was written after the process started. Once open, it stays readable even if the process removes it.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, BufReader, Read, Take};
@@ -24,9 +24,9 @@ impl NameFile {
     /// Opens a file of a process of user `uid` that started at `since` (seconds since 1970).
     ///
     /// # Errors
-    /// When there is none, and when it is not to be trusted.
+    /// If there is none, or it cannot be trusted.
     pub fn open(path: &Path, uid: u32, since: i64) -> io::Result<Self> {
-        // Do not block on a pipe that someone created there.
+        // Do not block on a FIFO that someone created there.
         let flags = OFlag::O_NONBLOCK | OFlag::O_CLOEXEC;
         let file = OpenOptions::new().read(true).custom_flags(flags.bits()).open(path)?;
         let metadata = file.metadata()?;
@@ -38,18 +38,18 @@ impl NameFile {
         Ok(NameFile(file.take(LONGEST_FILE)))
     }
 
-    /// Reads it as a map: the functions of which `wanted` (first address, bytes) holds, in the order of the map.
+    /// Reads it as a map: the functions for which `wanted` (first address, bytes) is true, in the order of the map.
     ///
     /// # Errors
-    /// When reading fails.
+    /// If reading fails.
     pub fn perf_map(self, wanted: impl Fn(u64, u64) -> bool) -> io::Result<Vec<GeneratedFunction>> {
         perf_map::parse(BufReader::with_capacity(1 << 16, self.0), wanted)
     }
 
-    /// Reads it as a jitdump: the functions of which `wanted` (first address, bytes) holds, in the order of time.
+    /// Reads it as a jitdump: the functions for which `wanted` (first address, bytes) is true, in the order of time.
     ///
     /// # Errors
-    /// When reading fails and when it is no jitdump.
+    /// If reading fails, or it is not a jitdump.
     pub fn jitdump(self, wanted: impl Fn(u64, u64) -> bool) -> io::Result<Vec<GeneratedFunction>> {
         jitdump::parse(BufReader::with_capacity(1 << 16, self.0), wanted)
     }
@@ -72,7 +72,7 @@ mod tests {
         }
         std::fs::remove_file(&path).unwrap();
         assert_eq!(file.perf_map(|_, _| true).unwrap()[0].name, "f", "removed, yet open");
-        // A pipe that nobody writes to.
+        // A FIFO without a writer.
         nix::unistd::mkfifo(&path, nix::sys::stat::Mode::from_bits_truncate(0o600)).unwrap();
         assert!(NameFile::open(&path, uid, 0).is_err());
         std::fs::remove_file(&path).unwrap();

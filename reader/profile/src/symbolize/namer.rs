@@ -11,15 +11,15 @@ use crate::names::{NameId, Names};
 /// Prefix of glibc's internal names of public functions. The symbol table has the public ones.
 const GLIBC_ALIAS: &[u8] = b"__GI_";
 
-/// A function of a symbol table: its address and its linker name.
+/// A function of a symbol table: its address and its linkage name.
 pub(super) type Found<'a> = (u64, Cow<'a, [u8]>);
 
 /// Names addresses.
 pub(super) struct Namer<'a, 'c> {
     module: &'c str,
-    /// The function of an address by symbol tables.
+    /// The function at an address, from symbol tables.
     find: &'c dyn Fn(u64) -> Option<Found<'a>>,
-    /// The start of the function that holds an address, where nothing names it.
+    /// The start of the function that contains an address, if nothing names it.
     function_start: &'c dyn Fn(u64) -> Option<u64>,
     lines: Option<&'c Lines<'a>>,
     known: Known,
@@ -32,10 +32,10 @@ struct Named {
     linkage: NameId,
 }
 
-/// Names found before. Most addresses share their names with others, and demangling is slow.
+/// Names found so far. Most addresses share their names with others, and demangling is slow.
 #[derive(Default)]
 struct Known {
-    /// By where a text lies and how long it is.
+    /// By the position and length of a text.
     functions: HashMap<(usize, usize), Named>,
     files: HashMap<(usize, usize), NameId>,
     /// By the address of a symbol.
@@ -75,7 +75,7 @@ impl<'a, 'c> Namer<'a, 'c> {
             symbols.lines.push(Line { function, linkage, file: None, line: 0, inlined: false });
             return;
         };
-        // The place in a part that the compiler split off a function and put back in.
+        // The line in a function that the compiler split off and inlined again.
         let mut innermost: Option<&Call<'_, '_>> = None;
         for (depth, call) in calls.iter().enumerate() {
             let alias = call.name.is_some_and(|name| name.starts_with(GLIBC_ALIAS));
@@ -98,7 +98,7 @@ impl<'a, 'c> Namer<'a, 'c> {
         }
     }
 
-    /// A function by its name in DWARF.
+    /// A function named by DWARF.
     fn function(&mut self, raw: &[u8], names: &mut Names) -> Named {
         *self.known.functions.entry((raw.as_ptr() as usize, raw.len())).or_insert_with(|| {
             let text = String::from_utf8_lossy(raw);
@@ -110,13 +110,13 @@ impl<'a, 'c> Namer<'a, 'c> {
         })
     }
 
-    /// The name of an address by symbol tables, if it is one made for the linker.
+    /// The name of an address in symbol tables, if it is mangled.
     fn linker_name(&mut self, address: u64, names: &mut Names) -> Option<Named> {
         let (_, name) = (self.find)(address)?;
         is_linker_name(&name).then(|| self.symbol(address, names))
     }
 
-    /// The name of an address by symbol tables, else by the module and the start of its function.
+    /// The name of an address in symbol tables, or else module and start of its function.
     fn symbol(&mut self, address: u64, names: &mut Names) -> Named {
         let Some((start, raw)) = (self.find)(address) else {
             let start = (self.function_start)(address).unwrap_or(address);

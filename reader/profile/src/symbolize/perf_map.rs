@@ -9,15 +9,15 @@ use std::path::PathBuf;
 use super::generated_name::short_name;
 use crate::profile_file::GeneratedFunction;
 
-/// Longest line that is read; the rest of it is left.
+/// Maximum length of a line; the rest is ignored.
 const LONGEST_LINE: u64 = 64 * 1024;
 
-/// Where a process writes its map.
+/// The path of a process's map.
 pub fn perf_map_path(pid: u32) -> PathBuf {
     PathBuf::from(format!("/tmp/perf-{pid}.map"))
 }
 
-/// The functions of which `wanted` holds, in the order of the map.
+/// The functions for which `wanted` is true, in the order of the map.
 pub(super) fn parse(
     mut lines: impl BufRead,
     wanted: impl Fn(u64, u64) -> bool,
@@ -32,7 +32,7 @@ pub(super) fn parse(
     Ok(functions)
 }
 
-/// A line of a map.
+/// Parses a line.
 fn function(line: &str) -> Option<GeneratedFunction> {
     let mut parts = line.trim_end().splitn(3, ' ');
     let hexadecimal = |text: &str| u64::from_str_radix(text.trim_start_matches("0x"), 16).ok();

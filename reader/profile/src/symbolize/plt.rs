@@ -1,7 +1,7 @@
 //! Names of PLT stubs: an entry of the procedure linkage table that jumps to `malloc` is `malloc@plt`.
 //!
-//! The entries are read, not counted: each x86-64 stub holds `jmp *slot(%rip)`, and the relocation of the
-//! slot names the function. That holds for lazy, immediate and IBT tables of every linker.
+//! The code is decoded rather than the entries counted: each x86-64 stub contains `jmp *slot(%rip)`, and the relocation of
+//! the slot names the function. That is so for lazy, immediate and IBT tables of every linker.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -14,7 +14,7 @@ use super::symbol_table::Symbol;
 /// `jmp *disp32(%rip)`
 const JUMP: [u8; 2] = [0xff, 0x25];
 
-/// The stubs of a file as symbols. Empty on machines whose stubs are not known here.
+/// The stubs of a file as symbols. Empty for architectures whose stubs are not known here.
 pub(super) fn stubs<'data>(file: &ElfFile64<'data, Endianness>) -> Vec<Symbol<'data>> {
     if file.elf_header().e_machine.get(file.endian()) != elf::EM_X86_64 {
         return Vec::new();
@@ -44,7 +44,7 @@ pub(super) fn stubs<'data>(file: &ElfFile64<'data, Endianness>) -> Vec<Symbol<'d
     stubs
 }
 
-/// Bytes per stub: `.plt.got` without IBT has 8-byte entries, all else 16; linkers do not always say so.
+/// Size of a stub: 8 bytes in `.plt.got` without IBT, otherwise 16. Linkers do not always record it.
 fn entry_size(section: &[u8], told: u64, bytes: &[u8]) -> usize {
     match told {
         8 | 16 => told as usize,

@@ -8,51 +8,50 @@ use super::file_tree::FileTree;
 use super::symbol_cache::SymbolCache;
 use crate::interpreted::InterpretedView;
 
-/// Shows the progress of a task, which ends when this is dropped.
+/// Shows the progress of a task until it is dropped.
 pub trait Progress: Sync {
     /// Reports progress: `done` of `of`.
     fn at(&self, done: usize, of: usize);
 }
 
-/// Starts showing a task, described as in `naming functions`.
+/// Starts showing a task with a description such as `naming functions`.
 pub type StartProgress = fn(&'static str) -> Box<dyn Progress>;
 
 /// Sources of names.
 #[derive(Debug, Clone)]
 pub struct SymbolSources {
-    /// Directories that mirror the file system with separate debug files, `.build-id` among them.
+    /// Directories of debug files: mirrors of the file system, and `.build-id`.
     pub directories: Vec<PathBuf>,
-    /// Directories that hold a root file system, as of a container's image: searched before this machine's.
+    /// Root file systems, such as a container's image; searched before this machine's.
     pub sysroots: Vec<PathBuf>,
-    /// Directories that are looked through for files that are nowhere else.
+    /// Directories searched completely for files that are found nowhere else.
     pub trees: Vec<Arc<FileTree>>,
-    /// A server of debug files, if it was asked for.
+    /// Servers of debug files, if the user requests them.
     pub debuginfod: Option<Debuginfod>,
     /// The symbol cache.
     pub cache: Option<SymbolCache>,
-    /// Shows progress, as this may take long.
+    /// Shows progress, because naming may take long.
     pub progress: Option<StartProgress>,
-    /// Which of the names stored in the profile to look up again.
+    /// Which names that the profile contains are looked up again.
     pub again: Again,
-    /// How frames of interpreters are shown.
+    /// How interpreted frames are shown.
     pub interpreted: InterpretedView,
 }
 
-/// Names that are looked up though the profile brings them. Better ones are kept, whichever they are.
+/// Names that are looked up although the profile contains them. The better name is used.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Again {
     /// None.
     #[default]
     Never,
-    /// Those of binaries whose source lines are not known.
+    /// Those of binaries without source lines.
     Better,
     /// All.
     Always,
 }
 
 impl Default for SymbolSources {
-    /// What the user of this machine has: the system's debug files, their own cache, and the servers that
-    /// `DEBUGINFOD_URLS` names.
+    /// This machine's debug files, the user's cache, and the servers in `DEBUGINFOD_URLS`.
     fn default() -> Self {
         let servers = std::env::var_os("DEBUGINFOD_URLS").filter(|servers| !servers.is_empty());
         SymbolSources {
@@ -65,7 +64,7 @@ impl Default for SymbolSources {
 }
 
 impl SymbolSources {
-    /// Searches these directories of debug files and binaries, and these root file systems, first and to their depths.
+    /// Searches these directories of debug files and binaries, and these root file systems, first and completely.
     pub fn search(&mut self, directories: &[PathBuf], sysroots: &[PathBuf]) {
         self.directories.splice(0..0, directories.iter().cloned());
         self.directories.splice(0..0, sysroots.iter().map(|root| root.join("usr/lib/debug")));
@@ -77,13 +76,13 @@ impl SymbolSources {
         }
     }
 
-    /// All directories that are searched, told apart from each other.
+    /// All directories that are searched, by kind.
     pub(super) fn searched(&self) -> Vec<PathBuf> {
         let sysroots = self.sysroots.iter().map(|root| root.join("."));
         self.directories.iter().cloned().chain(sysroots).collect()
     }
 
-    /// Nothing but the binaries.
+    /// The binaries alone.
     pub fn none() -> Self {
         SymbolSources::in_directories::<PathBuf>([])
     }

@@ -1,6 +1,6 @@
 //! Split DWARF: units whose main part is in `.dwo` files, or in one `.dwp` package.
 //!
-//! A unit is used only if it has the id that the program refers to.
+//! A unit is used only if its id is the one that the program refers to.
 
 use std::cell::OnceCell;
 use std::ffi::OsStr;
@@ -16,23 +16,23 @@ use object::read::elf::ElfFile64;
 use super::dwarf_storage::{Reader, Storage, endian};
 use super::locator::Locator;
 
-/// Where the split units of a file are.
+/// The split units of a file.
 pub(super) struct SplitFiles<'a> {
     storage: &'a Storage,
     locator: &'a Locator<'a>,
-    /// The files that packages and units may lie beside.
+    /// Paths of files beside which packages and units may be.
     beside: Vec<PathBuf>,
-    /// Looked for when the first unit is asked for.
+    /// The package; searched when the first unit is requested.
     package: OnceCell<Option<DwarfPackage<Reader<'a>>>>,
 }
 
 impl<'a> SplitFiles<'a> {
-    /// Split units of the program at one of these paths.
+    /// The split units of the program at one of these paths.
     pub(super) fn new(storage: &'a Storage, locator: &'a Locator<'a>, beside: Vec<PathBuf>) -> Self {
         SplitFiles { storage, locator, beside, package: OnceCell::new() }
     }
 
-    /// The unit that is asked for, `None` if it is nowhere.
+    /// The requested unit; `None` if it is not found.
     pub(super) fn load(&self, wanted: &SplitDwarfLoad<Reader<'a>>) -> Option<Arc<Dwarf<Reader<'a>>>> {
         let package = self.package.get_or_init(|| self.open_package());
         if let Some(package) = package
@@ -45,7 +45,7 @@ impl<'a> SplitFiles<'a> {
         let told = compiled_in.map_or_else(|| name.to_owned(), |directory| directory.join(name));
         let directories = self.beside.iter().filter_map(|path| path.parent());
         let file_name = name.file_name()?;
-        // A relative path leads from wherever the compiler ran, which is not here.
+        // A relative path starts where the compiler ran, not in the current directory.
         let candidates = told.is_absolute().then_some(told.clone());
         let mut candidates = candidates.into_iter().chain(directories.map(|path| path.join(file_name)));
         candidates.find_map(|path| self.open_unit(&path, wanted))

@@ -12,22 +12,22 @@ use super::image::{FileState, Witness, hex};
 use super::symbols::{Origin, Request, Symbols};
 use crate::private_directory::{cache_directory, read_file, replace_file};
 
-/// How the files of the cache end.
+/// Extension of the cache's files.
 const ENDING: &str = ".names";
-/// Bytes of one file: beyond, only the latest answers are kept.
+/// Maximum size of a file; beyond it only the latest answers are kept.
 const LARGEST_FILE: usize = 64 << 20;
-/// Bytes of all files: beyond, those not used for longest go.
+/// Maximum size of all files; beyond it the least recently used ones are removed.
 const LARGEST: u64 = 512 << 20;
 
-/// A directory of answers.
+/// A directory of cache files.
 #[derive(Debug, Clone)]
 pub struct SymbolCache {
-    /// Made with its first file; refused if others may write to it.
+    /// Created with its first file; not used if others can write to it.
     pub directory: PathBuf,
 }
 
 impl SymbolCache {
-    /// The cache of the user.
+    /// The user's cache.
     pub fn of_user() -> Self {
         SymbolCache { directory: cache_directory().join("symbols") }
     }
@@ -36,16 +36,15 @@ impl SymbolCache {
         self.directory.join(hex(build_id) + ENDING)
     }
 
-    /// The file of a binary, if it holds what would be found today, where `directories` are searched and perhaps a server
-    /// is asked.
+    /// The file of a binary, if it contains what a search in `directories`, and perhaps by a server, would find now.
     pub(super) fn open(&self, request: &Request, directories: &[PathBuf], server: bool) -> Option<CacheFile> {
         if request.build_id.is_empty() {
             return None;
         }
         let file = CacheFile::decode(read_file(&self.path(&request.build_id), LARGEST_FILE as u64).ok()?)?;
-        // A server may have more to say than what was found without one.
+        // A server may have better names than those found without one.
         let better = server && !matches!(file.origin, Origin::Dwarf(_));
-        // What is no file, as the vdso, is known by its build-id alone.
+        // What is no file, such as the vDSO, is identified by its build-id alone.
         let recorded =
             !request.path.is_absolute() || file.witnesses.iter().any(|witness| witness.path == request.path);
         let as_before = |witness: &Witness| FileState::of(&witness.path) == witness.state;
@@ -57,7 +56,7 @@ impl SymbolCache {
         holds.then_some(file)
     }
 
-    /// Keeps the answers to ascending addresses, along with those of `earlier`.
+    /// Stores the answers for ascending addresses together with those of `earlier`.
     pub(super) fn store(
         &self,
         of: &Provenance<'_>,
@@ -79,12 +78,12 @@ impl SymbolCache {
             None => CacheFile::encode(of, addresses, symbols),
         };
         if let Some(bytes) = bytes.filter(|bytes| bytes.len() <= LARGEST_FILE) {
-            // If the cache cannot be written, the next look-up takes as long as this one.
+            // If the cache cannot be written, the next lookup takes as long as this one.
             let _ = replace_file(&self.path(of.build_id), &bytes);
         }
     }
 
-    /// Removes what was not used for longest, until the rest fits.
+    /// Removes the least recently used files until the rest fits.
     pub(super) fn trim(&self) {
         self.trim_to(LARGEST);
     }
@@ -174,16 +173,16 @@ mod tests {
         assert_eq!(names(&found)[1..4], ["f10", "f20", "f30"]);
         assert_eq!((found.lines[0].line, found.lines[3].file), (7, None));
 
-        // Another build-id, another place, other directories: nothing.
+        // Another build-id, path or list of directories: no answer.
         assert!(cache.open(&Request { build_id: vec![9], ..request.clone() }, &[], false).is_none());
         assert!(cache.open(&Request { path: "/elsewhere".into(), ..request.clone() }, &[], false).is_none());
         assert!(cache.open(&request, &["/x".into()], false).is_none());
-        // A debug file appears: what was found without it is old.
+        // A debug file appears: answers found without it are outdated.
         fs::write(directory.join("program.debug"), "").unwrap();
         assert!(cache.open(&request, &[], false).is_none());
         fs::remove_file(directory.join("program.debug")).unwrap();
         assert!(cache.open(&request, &[], false).is_some());
-        // Others may write to the directory: not ours to believe.
+        // Others can write to the directory: it is not trusted.
         fs::set_permissions(&cache.directory, std::os::unix::fs::PermissionsExt::from_mode(0o777)).unwrap();
         assert!(cache.open(&request, &[], false).is_none());
         fs::remove_dir_all(&directory).unwrap();
@@ -210,7 +209,7 @@ mod tests {
             }
             let checksum = crc32fast::hash(&bytes[12..]);
             bytes[8..12].copy_from_slice(&checksum.to_le_bytes());
-            // Damage under a right checksum: any answer will do, a panic will not.
+            // Damage under a correct checksum: any answer will do, but no panic.
             if let Some(file) = CacheFile::decode(bytes) {
                 let mut found = Symbols::new(Origin::Stripped, 0);
                 let _ = file.answer(&addresses, &mut found);

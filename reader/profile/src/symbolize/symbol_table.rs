@@ -1,7 +1,7 @@
 //! The functions of one ELF file that contain the requested addresses.
 //!
 //! Built from `.symtab`, `.dynsym` and names made up for linker stubs; read only after [`SymbolTable::sort`]. A file may have
-//! hundreds of thousands of symbols, and a profile asks for some hundred addresses: others are left out at once.
+//! hundreds of thousands of symbols, while a profile has some hundred addresses: the others are skipped at once.
 
 use std::borrow::Cow;
 use std::collections::HashSet;
@@ -18,9 +18,9 @@ pub(super) struct Symbol<'data> {
     pub end: u64,
     /// How far a symbol without a size may reach: the end of its section.
     limit: u64,
-    /// Preference among names of the same address; the greatest wins.
+    /// Preference among names at the same address; the greatest wins.
     rank: u8,
-    /// Linker name.
+    /// Linkage name.
     pub name: Cow<'data, [u8]>,
 }
 
@@ -195,8 +195,8 @@ fn functions<'data>(
     })
 }
 
-/// How far a name is from what people call the function, among aliases: public names have fewer leading
-/// underscores, no outdated version (`name@OLD`, where `name@@NEW` is today's), and fewer letters.
+/// How far an alias is from the function's usual name: public names have fewer leading underscores, no outdated version
+/// (`name@OLD`; the current one is `name@@NEW`), and fewer letters.
 fn plainness(name: &[u8]) -> (usize, bool, usize) {
     let underscores = name.iter().take_while(|&&byte| byte == b'_').count();
     let length = name.iter().position(|&byte| byte == b'@').unwrap_or(name.len());

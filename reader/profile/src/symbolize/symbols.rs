@@ -10,11 +10,11 @@ use crate::profile_file::FileIdentity;
 /// A binary and the addresses to be named in it.
 #[derive(Debug, Clone)]
 pub struct Request {
-    /// Its path at the time of the recording.
+    /// Its path during the recording.
     pub path: PathBuf,
-    /// Its build-id then; empty if it had none.
+    /// Its build-id; empty if it had none.
     pub build_id: Vec<u8>,
-    /// The file as it was then, if it had no build-id and was seen.
+    /// The identity of the file, if it had no build-id and could be read.
     pub file: Option<FileIdentity>,
     /// Virtual addresses as its ELF file numbers them; ascending, without duplicates.
     pub addresses: Vec<u64>,
@@ -25,7 +25,7 @@ pub struct Request {
 pub struct Line {
     /// Readable name.
     pub function: NameId,
-    /// Linker name; the readable one where there is no other.
+    /// Linkage name; the readable one if there is no other.
     pub linkage: NameId,
     /// Source file.
     pub file: Option<NameId>,
@@ -46,9 +46,9 @@ pub enum Origin {
     PerfMap,
     /// The file has no names.
     Stripped,
-    /// The file on disk has been replaced: the build-id of the new one, if any.
+    /// The file has been replaced; the build-id of the new one, if any.
     Changed(Vec<u8>),
-    /// The file cannot be read, and why.
+    /// The file cannot be read; the reason.
     Unreadable(String),
 }
 
@@ -67,27 +67,27 @@ impl Origin {
 /// The names of the addresses of one binary.
 #[derive(Debug)]
 pub struct Symbols {
-    /// Texts that `lines` refer to.
+    /// The texts that `lines` refer to.
     pub names: Names,
     /// The functions of each requested address, in its order: innermost first, never empty.
     pub ranges: Vec<Range<u32>>,
-    /// What `ranges` point into.
+    /// The functions that `ranges` refer to.
     pub lines: Vec<Line>,
     /// Where the names come from.
     pub origin: Origin,
-    /// Its files were read: not every answer was in the cache.
+    /// Its files were read, because not every answer was in the cache.
     pub read: bool,
 }
 
 impl Symbols {
-    /// No answers yet, with room for some.
+    /// Without answers, with capacity for some.
     pub fn new(origin: Origin, room: usize) -> Self {
         let ranges = Vec::with_capacity(room);
         Symbols { names: Names::default(), ranges, lines: Vec::with_capacity(room), origin, read: false }
     }
 
-    /// Puts these answers, which are those to `own`, into the answers to `all`, which contain them, where these have
-    /// none. Both lists ascend.
+    /// Copies these answers, for the addresses `own`, into the answers for `all` where those have none. `all` contains
+    /// `own`; both ascend.
     pub fn fill(&self, into: &mut Symbols, all: &[u64], own: &[u64]) {
         let mut renamed: HashMap<NameId, NameId> = HashMap::new();
         let mut places = all.iter().enumerate();

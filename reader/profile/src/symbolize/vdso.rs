@@ -6,7 +6,7 @@ use std::fs::File;
 use std::io::{self, BufRead, BufReader};
 use std::os::unix::fs::FileExt;
 
-/// Whether a recorded module path names the vDSO.
+/// Whether the path of a recorded module names the vDSO.
 pub(super) fn is_vdso(path: &str) -> bool {
     path == "[vdso]" || path.starts_with("linux-vdso.so") || path.starts_with("linux-gate.so")
 }
@@ -24,7 +24,7 @@ pub(super) fn image() -> io::Result<Vec<u8>> {
     Err(io::Error::new(io::ErrorKind::NotFound, "this process has no vDSO"))
 }
 
-/// The addresses at the start of a line of /proc/PID/maps.
+/// The address range at the start of a line of /proc/PID/maps.
 fn range(line: &str) -> Option<(u64, u64)> {
     let (start, end) = line.split(' ').next()?.split_once('-')?;
     let (start, end) = (u64::from_str_radix(start, 16).ok()?, u64::from_str_radix(end, 16).ok()?);
