@@ -1,6 +1,6 @@
 //! The loaded objects: discovered outside the handler, published to it as immutable snapshots, reported to the reader.
 //!
-//! Objects present at the start are never unloaded, so their sections are used in index. Objects loaded later may be
+//! Objects present at the start are never unloaded, so their sections are used in place. Objects loaded later may be
 //! unloaded: their unwind sections are copied under the loader's lock, and no handler ever reads memory that `dlclose`
 //! may unmap. A snapshot that a handler has pinned is freed later.
 //!
@@ -56,7 +56,7 @@ pub(crate) struct Object {
     /// The interpreter that it contains.
     pub(crate) python: Option<python::Found>,
     module: Module<'static>,
-    /// Memory that `module` refers to, where its sections are not used in index.
+    /// Memory that `module` refers to, where its sections are not used in place.
     _sections: sections::SectionMemory,
     /// The object as it was before it got a table, if `module` refers to memory of that.
     _before: Option<Arc<Object>>,
@@ -252,7 +252,7 @@ fn describe_in_place(
     object(image, headers, path, module, sections)
 }
 
-/// Describes an object of which nothing is used in index. It gets its id when it is merged.
+/// Describes an object of which nothing is used in place. It gets its id when it is merged.
 fn describe(image: &ElfImage<'_>, headers: &[ProgramHeader], path: Vec<u8>, tables: Option<&[u8]>) -> Object {
     let mut module = bare(image);
     let sections = sections::keep(&mut module, image, &path, false, tables);

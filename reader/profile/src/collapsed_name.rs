@@ -1,9 +1,9 @@
-//! Shortens long C++ and Rust names, dropping the least telling parts first.
+//! Shortens long C++ and Rust names, dropping the least informative parts first.
 
 use std::borrow::Cow;
 
-/// `name`, if it has more than `width` characters without parameters, and if that is not enough without type arguments
-/// too. It is never cut.
+/// `name`; without its parameters if it is longer than `width` characters, and if that is not enough without type
+/// arguments, too. It is never truncated.
 pub fn collapsed_name(name: &str, width: usize) -> Cow<'_, str> {
     let fits = |text: &str| text.chars().count() <= width;
     if fits(name) {

@@ -40,7 +40,7 @@ pub const HARDWARE_EVENTS: [(&str, u64); 12] = [
 pub enum Rate {
     /// Every time.
     Every,
-    /// So many times per second of CPU time.
+    /// This many times per second of CPU time.
     Clock,
     /// At a frequency; the kernel adapts the period.
     Adapted,

@@ -48,7 +48,7 @@ pub fn value(name: &str) -> Option<HeapValue> {
     HeapValue::ALL.into_iter().find(|value| self::name(*value) == name)
 }
 
-/// What has to be known about mappings before samples are read.
+/// What must be known about mappings before samples are read.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct MappedMemory {
     /// Bytes still mapped, by process number in the file and mapping number.

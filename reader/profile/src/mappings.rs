@@ -42,7 +42,7 @@ pub(crate) struct History {
     /// Ends not yet matched with their modules: an end may be reported before its module.
     unmaps: Vec<(u64, u32)>,
     changes: Vec<(u64, Change)>,
-    /// Which mapping was where and when; computed by `seal`.
+    /// Index by address and epoch; computed by `seal`.
     spans: Spans,
     /// The layout of each epoch: a digest of everything mapped in it.
     layouts: Vec<u128>,
@@ -101,7 +101,7 @@ impl History {
     }
 }
 
-/// A mapping that existed from one epoch until before another.
+/// A mapping that existed from one epoch until another, exclusive.
 #[derive(Debug, Clone, Copy)]
 struct Span {
     from: u32,
@@ -129,7 +129,7 @@ fn layouts(mappings: &[Mapping], spans: &[Span], changes: usize, secret: &Random
     layouts
 }
 
-/// The changes, one after the other.
+/// Applies the changes in order.
 #[derive(Debug)]
 struct Replay<'a> {
     mappings: &'a [Mapping],
@@ -139,7 +139,7 @@ struct Replay<'a> {
 }
 
 impl Replay<'_> {
-    /// When each mapping was there.
+    /// The epochs of each mapping.
     fn of(history: &History) -> Vec<Span> {
         let mut replay = Replay { mappings: &history.mappings, live: BTreeMap::new(), spans: Vec::new() };
         for (number, &(_, change)) in history.changes.iter().enumerate() {
@@ -251,7 +251,7 @@ mod tests {
     #[test]
     fn an_address_belongs_to_the_module_of_its_time() {
         let mut history = History::default();
-        // Told out of order.
+        // Reported out of order.
         history.unmap(1, 20);
         history.map(2, 30, mapping(0x10_000, 0x18_000, 200));
         history.map(1, 10, mapping(0x10_000, 0x20_000, 100));
@@ -282,7 +282,7 @@ mod tests {
         history.map(1, 0, mapping(0x1000, 0x3000, 1));
         history.map(2, 0, mapping(0x3000, 0x5000, 2));
         history.map(3, 7, mapping(0x2000, 0x4000, 3));
-        // The late end of an evicted module must not take the newer one away.
+        // The late end of an evicted module must not unmap the newer one.
         history.unmap(1, 9);
         history.seal(&RandomState::new());
         assert_eq!(binary_at(&history, 6, 0x2000), Some(1));

@@ -19,7 +19,7 @@ impl StagedFile {
     /// in place.
     ///
     /// # Errors
-    /// When it cannot be written.
+    /// If it cannot be written.
     pub fn create(path: &Path) -> io::Result<Self> {
         // A symbolic link stays, and its target is replaced.
         let target = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
@@ -49,7 +49,7 @@ impl StagedFile {
     /// Gives the file its name.
     ///
     /// # Errors
-    /// When it cannot be renamed; what was there before is still there.
+    /// If it cannot be renamed; the old contents then stay.
     pub fn commit(mut self) -> io::Result<()> {
         self.file.flush()?;
         let Some((aside, target)) = &self.staged else { return Ok(()) };

@@ -33,7 +33,7 @@ impl Tracepoint {
     }
 }
 
-/// What an event carries.
+/// The fields of an event.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct EventFields {
     /// The number of its tracepoint in the process.
@@ -51,7 +51,7 @@ pub enum FieldValue {
     U64(u64),
     /// The bits of a floating-point number.
     F64(u64),
-    /// A string; bytes that are no UTF-8 are replaced.
+    /// A string; bytes that are not UTF-8 are replaced.
     Text(String),
     /// The beginning of a longer string.
     CutText(String),
@@ -77,7 +77,7 @@ impl From<shm_format::FieldValue<'_>> for FieldValue {
 }
 
 impl FieldValue {
-    /// It as a whole number, if it is one that a signed one can hold.
+    /// Its value as a signed integer, if it fits.
     pub fn number(&self) -> Option<i64> {
         match *self {
             Self::I64(value) => Some(value),
@@ -108,7 +108,7 @@ impl Serialize for FieldValue {
             Self::F64(bits) if f64::from_bits(*bits).is_finite() => {
                 serializer.serialize_f64(f64::from_bits(*bits))
             }
-            // JSON has no such numbers.
+            // JSON has no infinities and no NaN.
             Self::F64(_) | Self::CutText(_) => serializer.collect_str(self),
             Self::Text(text) => serializer.serialize_str(text),
             Self::Null => serializer.serialize_none(),
@@ -116,7 +116,7 @@ impl Serialize for FieldValue {
     }
 }
 
-/// By what to distinguish events.
+/// Which fields distinguish events.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Wanted {
     /// Nothing: all events are equal.
@@ -150,7 +150,7 @@ pub struct Tracepoints {
 }
 
 impl Tracepoints {
-    /// Adds one.
+    /// Adds a tracepoint.
     pub fn learn(&mut self, tracepoint: Tracepoint) {
         self.known.insert((tracepoint.process, tracepoint.id), tracepoint);
     }
@@ -160,22 +160,22 @@ impl Tracepoints {
         !self.known.is_empty()
     }
 
-    /// One of a process.
+    /// A tracepoint of a process.
     pub fn get(&self, process: u32, id: u32) -> Option<&Tracepoint> {
         self.known.get(&(process, id))
     }
 
-    /// `PROVIDER:NAME` of one of a process; a number where its description is missing.
+    /// `PROVIDER:NAME` of a tracepoint of a process; a number if its description is missing.
     pub fn name(&self, process: u32, id: u32) -> String {
         self.get(process, id).map_or_else(|| format!("tracepoint {id}"), Tracepoint::full_name)
     }
 
-    /// Keeps this apart.
+    /// Sets which fields distinguish events.
     pub(crate) fn want(&mut self, wanted: Wanted) {
         self.wanted = wanted;
     }
 
-    /// The number of what an event carries, of what is wanted; 0 if that is nothing.
+    /// The number of an event's wanted fields; 0 if it has none.
     pub(crate) fn number(&mut self, process: u32, fields: &EventFields) -> u32 {
         let Some(carried) = self.of_event(process, fields) else { return 0 };
         if let Some(&number) = self.numbers.get(&carried) {
@@ -187,7 +187,7 @@ impl Tracepoints {
         number
     }
 
-    /// What an event carries, of what is wanted.
+    /// The wanted fields of an event.
     fn of_event(&self, process: u32, fields: &EventFields) -> Option<Carried> {
         let mut named = self.named(process, fields).map(|(name, value)| (name.into_owned(), value.clone()));
         let name = || self.name(process, fields.tracepoint);
@@ -201,7 +201,7 @@ impl Tracepoints {
         })
     }
 
-    /// What a number stands for; none for 0.
+    /// The fields with this number; `None` for 0.
     pub fn carried(&self, number: u32) -> Option<&Carried> {
         self.carried.get((number as usize).checked_sub(1)?)
     }
@@ -233,7 +233,7 @@ impl Tracepoints {
 pub struct FieldObject<'a>(&'a [(String, FieldValue)]);
 
 impl<'a> FieldObject<'a> {
-    /// Of these fields, if there are any.
+    /// The object of these fields, if there are any.
     pub fn of(fields: &'a [(String, FieldValue)]) -> Option<Self> {
         (!fields.is_empty()).then_some(Self(fields))
     }
@@ -290,7 +290,7 @@ mod tests {
         assert_eq!(number(&Wanted::Field("y".into()), 2, &[7, 8]), carried("", &[("y", 8)]));
         assert_eq!(number(&Wanted::Field("z".into()), 2, &[7, 8]), None);
         assert_eq!(number(&Wanted::Everything, 1, &[7, 8]), carried("app:a", &[("x", 7), ("y", 8)]));
-        // Nobody has told of it, or of its third field.
+        // Neither it nor its third field has been described.
         assert_eq!(number(&Wanted::Everything, 3, &[7]), carried("tracepoint 3", &[("field0", 7)]));
     }
 }

@@ -316,7 +316,7 @@ fn read_files_of_words(layout: &Layout<'_>, sample: &Sample<'_>, binaries: &Bina
     }
 }
 
-/// The walker of a process; if it has none, a new one in index of the least recently used.
+/// The walker of a process; if it has none, a new one in place of the least recently used.
 fn walker_of(walkers: &mut Vec<Box<Walker>>, pid: u32, sample: u64) -> &mut Walker {
     let index = walkers.iter().position(|walker| walker.pid == pid).unwrap_or_else(|| {
         if walkers.len() < WALKERS {

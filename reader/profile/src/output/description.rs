@@ -5,17 +5,17 @@ use std::io::{self, Write};
 use super::Grouping;
 use crate::profile::Profile;
 
-/// A format. Its file has one, `DESCRIPTION`.
+/// A format. Each format's file defines one, `DESCRIPTION`.
 pub(super) struct Description {
     /// The name used on the command line.
     pub(super) name: &'static str,
-    /// The extensions that ask for it, without their first dot; the usual one first.
+    /// The extensions that select it, without the leading dot; the usual one first.
     pub(super) extensions: &'static [&'static str],
-    /// The name that files in it have without any choice of their user's, if it asks for the format, too.
+    /// A default file name of this format, if it selects the format too.
     pub(super) file_name: Option<&'static str>,
-    /// A terminal cannot show it.
+    /// It is binary.
     pub(super) is_binary: bool,
-    /// The command that shows a file in this format, where that is another program's and reads nothing else.
+    /// The command that shows a file in this format, if that takes another program.
     pub(super) shown_by: Option<&'static str>,
     /// The function that writes it.
     pub(super) writer: Writer,
@@ -38,7 +38,7 @@ pub(super) enum Writer {
 }
 
 impl Description {
-    /// A text that any program may show.
+    /// A text for any viewer.
     pub(super) const fn text(
         name: &'static str,
         extensions: &'static [&'static str],
@@ -47,7 +47,7 @@ impl Description {
         Self { name, extensions, file_name: None, is_binary: false, shown_by: None, writer }
     }
 
-    /// Bytes of the extension by which a file name asks for this format; 0 if it asks for none.
+    /// Length of the extension by which a file name selects this format; 0 if it does not.
     pub(super) fn matched(&self, name: &str) -> usize {
         let fits = |extension: &&&str| {
             let stem = name.strip_suffix(**extension).and_then(|stem| stem.strip_suffix('.'));

@@ -46,7 +46,7 @@ struct Thread {
     register_time: f64,
     unregister_time: Option<f64>,
     paused_ranges: [u32; 0],
-    /// Viewers take equal ones for one process; an image after exec is another.
+    /// Viewers treat equal ones as one process; the image after an exec is another one.
     pid: String,
     tid: u32,
     show_markers_in_timeline: bool,
@@ -61,7 +61,7 @@ struct Samples {
     /// Milliseconds.
     time: Vec<f64>,
     weight: Vec<Weight>,
-    /// Nanoseconds; only where a weight is CPU time.
+    /// Nanoseconds; only if the weight is CPU time.
     #[serde(rename = "threadCPUDelta", skip_serializing_if = "Option::is_none")]
     thread_cpu_delta: Option<Vec<u64>>,
     weight_type: &'static str,
@@ -99,7 +99,7 @@ fn write(profile: &Profile, _: Grouping, out: &mut dyn Write) -> io::Result<()> 
         })
         .collect();
     if threads.is_empty() {
-        // The viewer needs one.
+        // The viewer requires one.
         threads.push(without_samples(profile));
     }
     markers::mark(profile, &sampled, selected, &axis, &mut tables, &mut threads);
@@ -115,7 +115,7 @@ fn write(profile: &Profile, _: Grouping, out: &mut dyn Write) -> io::Result<()> 
 
 /// The time axis.
 struct Axis {
-    /// Where it begins: with the recording, or with a sample that is older (of a process that recorded before).
+    /// Its origin: the start of the recording, or an older sample (of a process that recorded before).
     zero_ns: u64,
     end_ns: u64,
 }
@@ -129,7 +129,7 @@ impl Axis {
         Axis { zero_ns: first.min(session.started_ns), end_ns }
     }
 
-    /// Milliseconds since its beginning.
+    /// Milliseconds since its origin.
     fn milliseconds(&self, ns: u64) -> f64 {
         ns.saturating_sub(self.zero_ns) as f64 / 1e6
     }

@@ -21,12 +21,12 @@ pub(super) const DESCRIPTION: Description = Description::text("flamegraph", &["s
 
 /// Number of levels that fit a window. A browser opens a taller graph at its top, which only the deepest stacks reach.
 const WINDOW: usize = 50;
-/// Smaller shares than this are too narrow to be drawn.
+/// Smaller shares are too narrow to be drawn.
 const NARROWEST: u64 = 10_000;
-/// Characters of a title.
+/// Maximum length of a title in characters.
 const TITLE_WIDTH: usize = 100;
 
-/// Writes the flame graph of a profile: the roots below, or above if they would be out of sight below.
+/// Writes the flame graph of a profile: roots at the bottom, or at the top if they would be out of sight at the bottom.
 fn write(profile: &Profile, grouping: Grouping, out: &mut dyn Write) -> io::Result<()> {
     let naming = Naming::short(profile);
     let mut lines: Vec<String> = Vec::new();
@@ -65,7 +65,7 @@ fn write(profile: &Profile, grouping: Grouping, out: &mut dyn Write) -> io::Resu
     out.write_all(with_whole_names(&String::from_utf8_lossy(&svg), &naming.whole).as_bytes())
 }
 
-/// Puts the whole names into the tooltips of those that are shown short, `short (count; whole)`.
+/// Adds the full name to the tooltip of each shortened one: `short (count; full)`.
 fn with_whole_names(svg: &str, whole: &BTreeMap<String, String>) -> String {
     const BEGIN: &str = "<title>";
     let mut text = String::with_capacity(svg.len());
@@ -79,7 +79,7 @@ fn with_whole_names(svg: &str, whole: &BTreeMap<String, String>) -> String {
             continue;
         };
         if let (Some(whole), Some(counts)) = (whole.get(&unescaped(name)), counts.strip_suffix(')')) {
-            // The viewer takes everything from the last parenthesis on for the counts.
+            // The viewer takes everything from the last parenthesis on as the counts.
             let whole = escaped(&whole.replace('(', "❨").replace(')', "❩"));
             text.push_str(&format!("{name} ({counts}; {whole})"));
             rest = &tooltip[name.len() + 2 + counts.len() + 1..];
@@ -144,7 +144,7 @@ fn counting(profile: &Profile) -> (f64, String) {
     }
 }
 
-/// The period that all samples have in common, in nanoseconds.
+/// The period of all samples in nanoseconds, if it is the same.
 fn period_ns(profile: &Profile) -> Option<f64> {
     let of_main = profile.buckets.iter().filter(|bucket| bucket.event == profile.main);
     let mut periods = of_main.map(|bucket| profile.period_ns(bucket.thread, bucket.event));
@@ -152,7 +152,7 @@ fn period_ns(profile: &Profile) -> Option<f64> {
     periods.all(|period| period == first).then_some(first as f64)
 }
 
-/// What the whole is: time or events, samples, how long the recording took.
+/// The subtitle: total time or events, number of samples, duration of the recording.
 fn facts(profile: &Profile) -> String {
     let weight = profile.totals.weight;
     let whole = match (profile.weight_in_words(), period_ns(profile)) {
@@ -166,7 +166,7 @@ fn facts(profile: &Profile) -> String {
     format!("{whole}{long}, {samples}")
 }
 
-/// The recorded command, else the first process, cut to what fits above a graph.
+/// The recorded command, or else the first process, shortened to fit above a graph.
 fn cut_title(profile: &Profile) -> String {
     let mut title = title::title(profile);
     if title.chars().count() > TITLE_WIDTH {

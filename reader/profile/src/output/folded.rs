@@ -19,7 +19,7 @@ use crate::profile::{Bucket, FunctionId, Profile, SourceLine, Trail};
 pub(super) const DESCRIPTION: Description =
     Description::text("folded", &["folded", "collapsed"], Writer::Named(write));
 
-/// Longer names are shown without parameters and type arguments.
+/// Maximum length of a name; longer ones lose their parameters and type arguments.
 const SHORT: usize = 40;
 
 /// Where the code of an element comes from.
@@ -32,7 +32,7 @@ pub(super) enum Kind {
     /// Interpreted.
     Interpreted,
     Kernel,
-    /// No function: a reason, a process, what has no name.
+    /// Not a function: a reason, a process, or an address without name.
     Mark,
 }
 
@@ -40,7 +40,7 @@ impl Kind {
     /// The annotation at the end of an element, which flame graph tools recognise and do not show.
     fn annotation(self) -> &'static str {
         match self {
-            // An interpreted one has its language's.
+            // Interpreted code has the annotation of its language.
             Kind::Program | Kind::Mark | Kind::Interpreted => "",
             Kind::Library => "_[w]",
             Kind::Inlined => "_[i]",
@@ -62,9 +62,9 @@ impl Kind {
 
 /// How functions are written.
 pub(super) struct Naming {
-    /// By function; none for whole names, of which only the kernel's are annotated.
+    /// By function; `None` for full names, of which only the kernel's are annotated.
     short: Option<Vec<String>>,
-    /// The whole names of those that are shortened.
+    /// The full names of the shortened ones.
     pub(super) whole: BTreeMap<String, String>,
 }
 
@@ -77,7 +77,7 @@ impl Naming {
     pub(super) fn short(profile: &Profile) -> Self {
         let functions = (0..profile.functions.len() as u32).map(FunctionId);
         let names: Vec<&str> = functions.map(|function| profile.function_name(function)).collect();
-        // Instances of one template are numbered: they are different functions.
+        // Instances of a template are different functions, so they are numbered.
         let mut meant: HashMap<String, BTreeSet<&str>> = HashMap::new();
         for name in &names {
             meant.entry(collapsed_name(name, SHORT).into_owned()).or_default().insert(name);
@@ -133,11 +133,11 @@ impl Naming {
     }
 }
 
-/// Stacks as their lines have them, by the texts of their elements.
+/// Stacks as sequences of element texts, as in their lines.
 struct Texts<'a> {
     profile: &'a Profile,
     names: Names,
-    /// By function; those of inlined copies behind.
+    /// Elements by function; those of inlined copies follow.
     of_function: Vec<[u32; 2]>,
     no_frames: u32,
     /// Group, stack and weight.
@@ -188,7 +188,7 @@ impl Stacks for Texts<'_> {
         };
         let mut steps = Vec::new();
         let mut trail = Trail::default();
-        // Steps after each frame of the trail.
+        // Number of steps after each frame of the trail.
         let mut after: Vec<usize> = Vec::new();
         let mut last = None;
         for &(group, stack, weight) in &self.rows {
@@ -225,8 +225,8 @@ enum Part {
     Below(u32),
 }
 
-/// Calls `line` for every distinct stack with its weight, in the order of the lines' bytes. What weighs less than
-/// `least` is told as its caller's own.
+/// Calls `line` for every distinct stack with its weight, in the byte order of the lines. Weights below `least` are added
+/// to the caller.
 pub(super) fn fold(
     profile: &Profile,
     grouping: Grouping,
@@ -240,7 +240,7 @@ pub(super) fn fold(
     let shown = |node: u32| tree.children(node).iter().copied().filter(|&c| tree.node(c).total >= least);
     let own =
         |node: u32| tree.node(node).total - shown(node).map(|child| tree.node(child).total).sum::<u64>();
-    // Bytes as they stand in the lines, where a stack that goes on has a `;`.
+    // Compare the bytes of the lines, in which a longer stack continues with a `;`.
     let bytes = |part: &Part| {
         let (node, more) = match *part {
             Part::Own(node) => (node, None),
@@ -250,7 +250,7 @@ pub(super) fn fold(
     };
     let order = |a: &Part, b: &Part| -> Ordering { bytes(a).cmp(bytes(b)) };
     let mut text = String::new();
-    // The last comes first; with the length of the text before it.
+    // A stack of remaining work, with the length of the text before each item.
     let mut pending = vec![(0, Part::Below(0))];
     while let Some((len, part)) = pending.pop() {
         text.truncate(len);

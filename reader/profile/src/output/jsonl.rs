@@ -24,7 +24,7 @@ struct Line<'a> {
     pid: u32,
     tid: u32,
     thread: &'a str,
-    /// What is counted, and what a unit of weight is.
+    /// The event and the unit of weight.
     event: &'a str,
     unit: &'static str,
     /// The fields of the events, by name.
@@ -51,12 +51,12 @@ pub struct FrameObject<'a> {
     module: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     build_id: Option<String>,
-    /// As the module's file numbers it, else as the process saw it.
+    /// The address in the module's file, or else in the process.
     address: String,
     found_by: &'static str,
 }
 
-/// As a line of text: the function, then where it is.
+/// As a line of text: the function, then its location.
 impl fmt::Display for FrameObject<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.function)?;

@@ -32,10 +32,10 @@ use crate::staged_file::StagedFile;
 use crate::symbolize::SymbolSources;
 use crate::tracepoint::Wanted;
 
-/// Bytes written at once.
+/// Size of the output buffer in bytes.
 const BUFFER: usize = 256 * 1024;
 
-/// The formats: a line for each, which names the module that has its `DESCRIPTION`.
+/// The formats: one line each, with the module that defines its `DESCRIPTION`.
 macro_rules! formats {
     ($($format:ident = $module:ident,)*) => {
         /// A format a profile can be written in.
@@ -74,12 +74,12 @@ impl Format {
         self.description().name
     }
 
-    /// The names of all formats, as a sentence lists them.
+    /// The names of all formats, listed as in a sentence.
     pub fn names() -> String {
         Self::ALL.map(Format::name).join(", ")
     }
 
-    /// True if a terminal cannot show it.
+    /// True if it is binary.
     pub fn is_binary(self) -> bool {
         self.description().is_binary
     }
@@ -89,18 +89,18 @@ impl Format {
         matches!(self, Format::Folded | Format::Flamegraph)
     }
 
-    /// The extension that asks for it.
+    /// The extension that selects it.
     pub fn extension(self) -> &'static str {
         self.description().extensions[0]
     }
 
-    /// The command that shows a file in this format, where that is another program's and reads nothing else.
+    /// The command that shows a file in this format, if that takes another program.
     pub fn shown_by(self) -> Option<&'static str> {
         self.description().shown_by
     }
 
-    /// The format that a file name asks for by its extension; none if it asks for no known one. Of several that fit, the
-    /// one with the longest extension.
+    /// The format that a file name selects by its extension; `None` if the extension is unknown. The longest matching
+    /// extension wins.
     pub fn from_path(path: &Path) -> Option<Format> {
         let name = path.file_name()?.to_string_lossy();
         let length = |format: &Format| format.description().matched(&name);
@@ -108,7 +108,7 @@ impl Format {
     }
 }
 
-/// A profile, read as far as a format needs it.
+/// A profile, read as far as a format requires.
 pub struct Export {
     format: Format,
     content: Content,
@@ -143,10 +143,10 @@ impl Export {
         Ok(Self { format, content: Content::Named(Box::new(named)), incomplete })
     }
 
-    /// Writes this event only; in pprof's format it is the one that is shown first.
+    /// Writes this event only; in pprof's format it becomes the default one.
     ///
     /// # Errors
-    /// When the profile has no such event.
+    /// If the profile has no such event.
     pub fn choose(&mut self, event: &str) -> Result<(), NoSuchEvent> {
         match &mut self.content {
             Content::Named(profile) => {
@@ -161,7 +161,7 @@ impl Export {
         Ok(())
     }
 
-    /// Events that are left out because the format holds only one and none was chosen.
+    /// The events omitted because the format has only one and none was selected.
     pub fn left_out(&self) -> Vec<String> {
         match &self.content {
             Content::Named(profile) if self.format.has_one_event() && profile.measures.len() > 1 => {

@@ -29,7 +29,7 @@ use crate::tracepoint::FieldObject;
 pub(super) const DESCRIPTION: Description =
     Description { is_binary: true, ..Description::text("parquet", &["parquet"], Writer::Detailed(write)) };
 
-/// Rows written at once.
+/// Number of rows per write.
 const GROUP: usize = 1 << 17;
 /// The one function of a stack without frames.
 const NO_FRAMES: &str = "[no frames]";
@@ -125,7 +125,7 @@ struct Head {
     samples: i64,
     weight: i64,
     end: ByteArray,
-    /// What the events carry, as a JSON object.
+    /// The fields of the events, as a JSON object.
     fields: Option<ByteArray>,
 }
 
@@ -135,9 +135,9 @@ struct Rows<'a> {
     host: ByteArray,
     command: ByteArray,
     started: i64,
-    /// Texts made once, by their number.
+    /// Texts by number, so that each is formatted once.
     texts: Vec<Option<ByteArray>>,
-    /// By place of the binary: its short name, and its build-id if it has one.
+    /// By index of the binary: its short name, and its build-id if it has one.
     binaries: Vec<(ByteArray, Option<ByteArray>)>,
     count: usize,
     columns: [Column; 25],

@@ -2,8 +2,8 @@
 //! output.
 //!
 //! It contains only recorded addresses and mappings: perf looks up the names by the build-ids in the file.
-//! One record per sample at its time, whose period is its weight; perf puts records in the order of their times itself.
-//! Written as it is read, in memory that does not grow with the samples.
+//! One record per sample with its time, whose period is the sample's weight; perf itself sorts records by time. The output
+//! is written while the profile is read, so memory does not grow with the number of samples.
 
 mod header;
 mod record;
@@ -34,43 +34,43 @@ pub(super) const DESCRIPTION: Description = Description {
     ..Description::text("perf", &["perf.data"], Writer::Recorded)
 };
 
-/// What kernels cut the names of threads to.
+/// Length to which the kernel truncates names of threads.
 const COMM_MAX: usize = 15;
 /// ELF `p_flags`: executable.
 const EXECUTABLE: u32 = 1;
-/// In a call chain: what follows is of the kernel, or of the program.
+/// In a call chain: kernel addresses follow, or user addresses.
 const CONTEXT_KERNEL: u64 = (-128i64) as u64;
 const CONTEXT_USER: u64 = (-512i64) as u64;
-/// Whose mappings those of the kernel are.
+/// The pid of the kernel's mappings.
 const KERNEL_PID: u32 = u32::MAX;
-/// A kernel maps itself to the last 2 GiB, its modules behind it (Documentation/arch/x86/x86_64/mm.rst).
+/// The kernel maps itself, followed by its modules, to the last 2 GiB (Documentation/arch/x86/x86_64/mm.rst).
 const KERNEL_TEXT: Range<u64> = 0xffff_ffff_8000_0000..0xffff_ffff_a000_0000;
 /// PROT_READ | PROT_EXEC
 const PROT: u32 = 5;
 /// MAP_PRIVATE
 const PRIVATE: u32 = 2;
 
-/// A profile file read once, to be written in perf's format.
+/// The contents of a profile file that perf's format needs.
 pub(super) struct Recording {
     path: PathBuf,
     session: SessionInfo,
-    /// Process images by their numbers.
+    /// Process images by number.
     processes: HashMap<u32, ProcessInfo>,
     stats: Stats,
     events: Events,
     /// What the written events count.
     measures: Vec<Measure>,
-    /// The only event to be written, if not all are.
+    /// The only event to write; `None` for all.
     chosen: Option<u8>,
     /// Some samples have kernel stacks.
     in_kernel: bool,
-    /// Which part of the profile could not be read.
+    /// Why the profile is incomplete, if it is.
     pub(super) incomplete: Option<String>,
-    /// A function of the kernel, by which perf finds out where that lay.
+    /// A kernel function, from which perf derives the kernel's load address.
     anchor: Option<KernelSymbol>,
 }
 
-/// The profile cannot be read, or the output not be written.
+/// The profile cannot be read, or the output cannot be written.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum PerfDataError {
     #[error(transparent)]
@@ -126,7 +126,7 @@ impl Recording {
         Ok(recording)
     }
 
-    /// What the file adds up to, as far as it is known without names.
+    /// The totals of the file, as far as they are known without names.
     pub(super) fn totals(&self) -> Totals {
         let Stats { samples, weight, truncated, .. } = self.stats;
         Totals { samples, weight, truncated, ..Totals::default() }
@@ -144,7 +144,7 @@ impl Recording {
 
     /// Writes perf's file.
     pub(super) fn write(&self, out: &mut dyn Write) -> Result<(), PerfDataError> {
-        // The header says how long the records are: they are made twice, the first time to be measured.
+        // The header contains the length of the records, so they are produced twice, the first time to measure them.
         let mut measured = Length(0);
         self.records(&mut measured)?;
         let events = header::Events { measures: &self.measures, in_kernel: self.in_kernel };
@@ -200,7 +200,7 @@ struct Records<'a> {
 
 impl Records<'_> {
     fn pid(&self, process: u32) -> u32 {
-        // A process without a record is known by its number: none of its samples is dropped.
+        // A process without a record is identified by its number, so that none of its samples is dropped.
         self.recording.processes.get(&process).map_or(process, |info| info.pid)
     }
 
@@ -223,7 +223,7 @@ impl Records<'_> {
                 self.comm(self.pid(named.process), named.tid, &named.name, 0, named.ns)
             }
             Event::Sample(sample) => self.sample(&sample),
-            // An end may be told before the last sample; perf would forget the mappings.
+            // An end may be reported before the last sample; perf would forget the mappings.
             _ => Ok(()),
         }
     }
@@ -257,7 +257,7 @@ impl Records<'_> {
     fn module(&mut self, module: &ModuleInfo) -> io::Result<()> {
         use std::os::unix::ffi::OsStrExt;
         let pid = self.pid(module.process);
-        // Not before the record that tells of the process, which empties its address space.
+        // Not before the record of the process, which empties its address space.
         let start = self.recording.processes.get(&module.process).map_or(0, |info| info.start_ns);
         let trailer = Trailer { pid, tid: pid, ns: module.loaded_ns.max(start) };
         let whole =
@@ -276,7 +276,7 @@ impl Records<'_> {
         Ok(())
     }
 
-    /// Where the kernel lies: at `anchor` is what perf finds by that name in its list of symbols.
+    /// The mapping of the kernel: `anchor` is the address of the symbol by which perf finds its load address.
     fn kernel(&mut self, anchor: &KernelSymbol) -> io::Result<()> {
         let Range { start, end } = KERNEL_TEXT;
         self.body.u32(KERNEL_PID).u32(0).u64(start).u64(end - start).u64(anchor.start);
@@ -286,7 +286,7 @@ impl Records<'_> {
 
     fn sample(&mut self, sample: &Sample) -> io::Result<()> {
         let pid = self.pid(sample.process);
-        // Where each call is, not where it returns to: the next function may begin there.
+        // The address of each call, not of its return, which may be in the next function.
         let address = |&word: &u64| Frame::from_bits(word).lookup_address();
         let mut parts = Vec::new();
         let chosen = self.recording.chosen;
@@ -296,7 +296,7 @@ impl Records<'_> {
             Some(_) => {}
         });
         for Part { ns, event, weight, kernel } in parts {
-            // A mark is no address.
+            // A mark is not an address.
             let kernel = match kernel {
                 [mark, kernel @ ..] if *mark >= WALL_MARKS => kernel,
                 kernel => kernel,

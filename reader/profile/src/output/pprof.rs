@@ -1,8 +1,9 @@
 //! pprof's gzipped protocol buffer (<https://github.com/google/pprof/blob/main/proto/profile.proto>).
 //!
-//! One sample per thread, event and distinct stack. Its values: timer periods and their nanoseconds; or microseconds off
-//! the processor; or a value for each event of the recording: of allocations the four of heap profiles. The addresses are those of the ELF files, so each file is one mapping for all processes, at address 0.
-//! Records are written as they are made; only texts and functions are kept until the end.
+//! One sample per thread, event and distinct stack. Its values are timer periods and their nanoseconds, microseconds off the
+//! CPU, or one value for each event of the recording (for allocations the four of heap profiles). Addresses are those of the
+//! ELF files, so each file is one mapping for all processes, at address 0.
+//! Records are written one by one; only texts and functions are kept until the end.
 
 mod protobuf;
 
@@ -55,7 +56,7 @@ const PAGE: u64 = 4096;
 
 /// Writes a profile for pprof.
 fn write(profile: &Profile, _: Grouping, out: &mut dyn Write) -> io::Result<()> {
-    // No name and no time in the header: equal profiles give equal bytes.
+    // No name and no time in the gzip header, so that equal profiles give equal bytes.
     let mut writer = Writer {
         profile,
         strings: Strings::default(),
@@ -78,9 +79,9 @@ struct Writer<'a, W: Write> {
     profile: &'a Profile,
     strings: Strings,
     functions: HashMap<FunctionKey, u64>,
-    /// The marks met so far: their locations follow those of the profile.
+    /// The marks seen so far; their locations follow those of the profile.
     marks: Vec<String>,
-    /// A field of the profile while it is made.
+    /// Buffer for a field of the profile.
     message: Message,
     out: GzEncoder<W>,
 }
@@ -110,7 +111,7 @@ impl<W: Write> Writer<'_, W> {
         value_type
     }
 
-    /// Everything that is there once.
+    /// Writes the fields that occur once.
     fn head(&mut self) -> io::Result<()> {
         let session = &self.profile.session;
         let stats = &self.profile.stats;
@@ -126,7 +127,7 @@ impl<W: Write> Writer<'_, W> {
             Value::Events(events) => events,
         };
         let default = self.text(&columns[shown].name);
-        // As Go and gperftools have it.
+        // As in profiles of Go and gperftools.
         let mean =
             heap_mean(session).filter(|_| HeapValue::ALL.iter().any(|value| value.name() == main.name));
         let heap = mean.map(|mean| (self.value_type("space", "bytes"), mean));
@@ -162,7 +163,7 @@ impl<W: Write> Writer<'_, W> {
         Ok(())
     }
 
-    /// What events carry, as labels: whole numbers as such, the rest as texts.
+    /// The fields of events, as labels: integers as numbers, everything else as texts.
     fn carried(&mut self, fields: u32) -> Vec<Message> {
         let profile = self.profile;
         let Some(Carried { event, fields }) = profile.tracepoints.carried(fields) else { return Vec::new() };
@@ -179,7 +180,7 @@ impl<W: Write> Writer<'_, W> {
         [&name].into_iter().chain(fields).map(label).collect()
     }
 
-    /// Several events: all values of a thread's stack in one sample, as heap profiles have them.
+    /// Several events: all values of a thread's stack in one sample, as in heap profiles.
     fn several(&mut self, columns: &[Column]) -> io::Result<()> {
         let mut stacks: BTreeMap<(u32, u32, u32), Vec<u64>> = BTreeMap::new();
         for bucket in self.profile.buckets.iter().filter(|bucket| bucket.weight > 0) {
@@ -213,7 +214,7 @@ impl<W: Write> Writer<'_, W> {
         self.flush()
     }
 
-    /// Who the samples are of.
+    /// Labels: process and thread of the samples.
     fn labels(&mut self, thread: u32) -> Vec<Message> {
         let (process, info) = (self.profile.process_of(thread), &self.profile.threads[thread as usize]);
         let name = if info.name.is_empty() { process.name() } else { info.name.clone() };
@@ -249,7 +250,7 @@ impl<W: Write> Writer<'_, W> {
         ids
     }
 
-    /// One mapping for each file that was hit; and for the first file, which pprof takes for the program.
+    /// One mapping for each file with samples, and for the first file, which pprof takes as the program.
     fn mappings(&mut self) -> io::Result<()> {
         let mut ends: Vec<Option<u64>> = vec![None; self.profile.binaries.len()];
         if let Some(program) = ends.first_mut() {
@@ -282,7 +283,7 @@ impl<W: Write> Writer<'_, W> {
         Ok(())
     }
 
-    /// All locations, the marks behind them, and before each the functions that are new in it.
+    /// All locations, then the marks; each preceded by the functions that are new in it.
     fn locations(&mut self) -> io::Result<()> {
         let profile = self.profile;
         for (number, location) in profile.locations.iter().enumerate() {
@@ -313,7 +314,7 @@ impl<W: Write> Writer<'_, W> {
         Ok(())
     }
 
-    /// The number of a function, which is written if it is new; its names are the readable one and the linker's.
+    /// The number of a function, which is written if it is new. It has a readable name and a linkage name.
     fn function(&mut self, key: FunctionKey, [name, linkage]: [&str; 2], file: &str) -> io::Result<u64> {
         if let Some(&id) = self.functions.get(&key) {
             return Ok(id);
@@ -337,7 +338,7 @@ impl<W: Write> Writer<'_, W> {
     }
 }
 
-/// Numbers begin with 1: 0 is none.
+/// Numbers start at 1; 0 means none.
 fn location_id(place: usize) -> u64 {
     place as u64 + 1
 }
@@ -350,18 +351,18 @@ fn mapping_id(binary: u32) -> u64 {
 struct Column {
     name: String,
     unit: &'static str,
-    /// The event that it is of; none if there is only one.
+    /// Its event; `None` if there is only one.
     event: Option<u8>,
     value: Value,
 }
 
-/// What is told of a stack.
+/// What a value counts.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Value {
     Weight,
     Samples,
     CpuTime,
-    /// The weight, of which each unit is so many events.
+    /// The weight times this number of events per unit.
     Events(u64),
 }
 
@@ -378,7 +379,7 @@ impl Column {
     }
 }
 
-/// Bytes between sampled allocations on average, if they were sampled.
+/// Mean number of bytes between sampled allocations, if allocations were sampled.
 fn heap_mean(session: &SessionInfo) -> Option<u64> {
     let pieces = source_list::pieces(&session.source);
     pieces.into_iter().find_map(|piece| heap::mean_of(piece).ok().flatten())
@@ -412,7 +413,7 @@ fn columns(profile: &Profile) -> Vec<Column> {
     }
 }
 
-/// How it was recorded, what was lost, and what is odd in it.
+/// Comments: how it was recorded, what was lost, what is unusual.
 fn comments(profile: &Profile) -> Vec<String> {
     let session = &profile.session;
     let mut comments = Vec::new();

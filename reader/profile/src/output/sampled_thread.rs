@@ -19,8 +19,8 @@ pub(super) fn sampled_threads(profile: &Profile) -> Vec<SampledThread<'_>> {
     threads.map(|buckets| SampledThread { profile, buckets }).filter(|thread| thread.weight() > 0).collect()
 }
 
-/// The place in `threads` of the one with the greatest weight at the main event, else at the first other that has any;
-/// the first of equals.
+/// The index in `threads` of the one with the greatest weight of the main event, or else of the first event that has
+/// weight; the first of equals.
 pub(super) fn heaviest(threads: &[SampledThread<'_>]) -> usize {
     let weights = threads.iter().map(SampledThread::rank).enumerate();
     weights.max_by_key(|&(place, rank)| (rank, std::cmp::Reverse(place))).map_or(0, |(place, _)| place)
@@ -49,7 +49,7 @@ impl<'a> SampledThread<'a> {
         (event == self.profile.main, std::cmp::Reverse(event), self.weight())
     }
 
-    /// Place in the profile's threads.
+    /// Index in the profile's threads.
     pub(super) fn number(&self) -> u32 {
         self.buckets[0].thread
     }
@@ -64,17 +64,17 @@ impl<'a> SampledThread<'a> {
         self.profile.process_of(self.number())
     }
 
-    /// Place in the profile's measures.
+    /// Index in the profile's measures.
     pub(super) fn event(&self) -> u8 {
         self.buckets[0].event
     }
 
-    /// What its weights count.
+    /// The measure of its weights.
     pub(super) fn measure(&self) -> &'a Measure {
         self.profile.measure(self.event())
     }
 
-    /// The name of the thread, else that of its process.
+    /// The name of the thread, or else of its process.
     pub(super) fn name(&self) -> String {
         let thread = self.thread();
         if thread.name.is_empty() { self.process().name() } else { thread.name.clone() }

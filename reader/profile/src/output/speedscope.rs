@@ -60,7 +60,7 @@ struct Sampled<'a> {
     weights: Vec<u64>,
 }
 
-/// The stacks of a thread, root first, made while they are written: together they outgrow the profile.
+/// The stacks of a thread, root first, produced while they are written: together they are larger than the profile.
 struct Stacks<'a> {
     frames: &'a Frames<'a>,
     thread: Option<SampledThread<'a>>,
@@ -73,11 +73,11 @@ impl Serialize for Stacks<'_> {
     }
 }
 
-/// The list of frames, and which place in the source is which.
+/// The list of frames, and the frame of each source location.
 struct Frames<'a> {
     profile: &'a Profile,
     list: Vec<Frame<'a>>,
-    /// By place in the profile's places.
+    /// By index of the location in the profile.
     of_place: Vec<u32>,
     of_mark: HashMap<String, u32>,
 }
@@ -142,7 +142,7 @@ fn write(profile: &Profile, _: Grouping, out: &mut dyn Write) -> io::Result<()> 
     out.write_all(b"\n")
 }
 
-/// speedscope's name for what a weight is.
+/// speedscope's name of a weight's unit.
 fn unit(measure: &Measure) -> &'static str {
     match measure.unit {
         Unit::Microsecond => "microseconds",

@@ -100,8 +100,8 @@ fn formats_by_name_and_extension() {
     assert!("svgg".parse::<Format>().unwrap_err().contains("folded, flamegraph, jsonl"));
 }
 
-/// Damage under a right checksum, as a broken or malicious recorder would write it: every event that can be read
-/// goes through everything that follows, and whatever comes out, nothing panics.
+/// Damage under a correct checksum, as a broken or malicious recorder would write it: every readable event passes
+/// through all later stages, and nothing panics.
 #[test]
 fn no_profile_breaks_an_output() {
     let directory = fixture::directory("broken");

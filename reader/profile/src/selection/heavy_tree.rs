@@ -1,8 +1,8 @@
 //! The heavy part of a selection's call tree, built from its root. Nodes too light to be shown are added to their parent and never
-//! built: if stacks hardly repeat, those are nearly all.
+//! built: if stacks rarely repeat, nearly all nodes are.
 //!
-//! A node of the tree is a set of positions in the paths of the selected stacks. To grow it is to move all of them one
-//! element on and to part them by label.
+//! A node of the tree is a set of positions in the paths of the selected stacks. Growing it moves all of them one element
+//! on and groups them by label.
 
 use std::cmp::{Ordering, Reverse};
 use std::collections::BinaryHeap;
@@ -16,40 +16,40 @@ use crate::profile::{StackFrame, Trail};
 /// How far to build a tree.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Growth {
-    /// To every node.
+    /// Completely.
     Whole,
-    /// To every node of at least this weight.
+    /// Every node of at least this weight.
     AtLeast(u64),
-    /// Until so many nodes of each group of stacks have all their children, the heaviest first.
+    /// Until this many nodes of each group of stacks, the heaviest first, have all their children.
     Heaviest(usize),
 }
 
 const NONE: u32 = u32::MAX;
 
-/// What is below the root of a stack that ended so: beyond the numbers of nodes.
+/// The pseudo node below the root of a stack with this end; not a number of a node.
 fn below_root(end: u8) -> u32 {
     NONE - u32::from(end)
 }
 
-/// A place in a path.
+/// A position in a path.
 #[derive(Debug, Clone, Copy)]
 struct Position {
     /// The node of the paths, or [`below_root`].
     at: u32,
-    /// Functions of that node which were passed.
+    /// Number of that node's functions already passed.
     passed: u32,
     weight: u64,
 }
 
-/// The paths of some stacks: each node is followed by what is on top of it.
+/// The paths of some stacks: each node is followed by the nodes above it.
 #[derive(Default)]
 struct Paths {
     frames: Vec<StackFrame>,
-    /// For calls: behind all that is on top. For callers: what is below.
+    /// For calls: the position after all nodes above it. For callers: the node below.
     links: Vec<u32>,
-    /// For calls: of all stacks through here. For callers: of those that end here.
+    /// For calls: weight of all stacks through this node. For callers: of those that end in it.
     weights: Vec<u64>,
-    /// What is below the stacks without frames, and their weight.
+    /// The pseudo nodes below stacks without frames, with their weights.
     bare: Vec<(u32, u64)>,
 }
 
@@ -57,7 +57,7 @@ impl Paths {
     fn new(selection: &Selection<'_>, stacks: &[Chosen], direction: Direction) -> Self {
         let mut paths = Paths::default();
         let mut trail = Trail::default();
-        // From the root to the last stack, and what is below it.
+        // From the root to the last stack, with the pseudo node below it.
         let mut open: Vec<u32> = Vec::new();
         let mut root = NONE;
         for chosen in stacks {
@@ -83,7 +83,7 @@ impl Paths {
         paths
     }
 
-    /// Nothing more is on top of these, each of which is on top of the one before.
+    /// Completes these nodes, each of which is above the one before: nothing follows above them.
     fn close(&mut self, nodes: &[u32], direction: Direction) {
         if direction == Direction::Callers {
             return;
@@ -98,7 +98,7 @@ impl Paths {
         }
     }
 
-    /// Where all stacks begin to be told.
+    /// The positions at which all stacks begin.
     fn start(&self, direction: Direction) -> Vec<Position> {
         let position = |at: u32| Position { at, passed: 0, weight: self.weights[at as usize] };
         let all = self.frames.len() as u32;
@@ -121,15 +121,15 @@ struct Grower<'s, 'p> {
     direction: Direction,
     paths: Paths,
     nodes: &'s mut Vec<Node>,
-    /// Place in `parts` of each label that was met in the node that grows.
+    /// Index in `parts` of each label seen in the node being grown.
     part_of: &'s mut [u32],
     parts: Vec<Part>,
 }
 
-/// Gives positions to its second argument.
+/// Passes positions to its second argument.
 type Each<'a> = dyn Fn(&Grower<'_, '_>, &mut dyn FnMut(Position)) -> u64 + 'a;
 
-/// What follows a node under one label.
+/// The positions that follow a node, with one label.
 struct Part {
     label: u32,
     total: u64,
@@ -156,12 +156,12 @@ impl Part {
 }
 
 impl Grower<'_, '_> {
-    /// The mark of stacks that ended so, where it is their last element.
+    /// The label that marks stacks with this end, if it is their last element.
     fn mark(&self, root: u32) -> Option<u32> {
         self.selection.marks.get(&u8::try_from(NONE - root).ok()?).copied()
     }
 
-    /// None: there is nothing but the end of a complete stack.
+    /// None: only the end of a complete stack follows.
     fn step(&self, position: Position) -> Option<Step> {
         let Some(&frame) = self.paths.frames.get(position.at as usize) else {
             return self.mark(position.at).map(Step::certain);
@@ -174,7 +174,7 @@ impl Grower<'_, '_> {
         Some(Step { label: self.selection.of_place[place as usize], found_by: found_by(frame) })
     }
 
-    /// Calls `visit` with what follows a position; gives the weight of what ends in it.
+    /// Calls `visit` with what follows a position, and returns the weight of stacks that end there.
     fn next(&self, from: Position, visit: &mut dyn FnMut(Position)) -> u64 {
         let Position { at, passed, weight } = from;
         let Some(&frame) = self.paths.frames.get(at as usize) else { return weight };
@@ -204,8 +204,8 @@ impl Grower<'_, '_> {
         }
     }
 
-    /// Makes the children of `parent` that weigh at least `least`. `each` calls its second argument with the positions
-    /// that follow `parent`, ascending, and gives the weight of what ends in it.
+    /// Creates the children of `parent` that weigh at least `least`. `each` calls its second argument with the positions
+    /// that follow `parent`, ascending, and returns the weight of stacks that end in it.
     fn part(&mut self, parent: u32, least: u64, each: &Each<'_>) -> Vec<Grown> {
         let mut parts = std::mem::take(&mut self.parts);
         let part_of = std::mem::take(&mut self.part_of);
@@ -233,7 +233,7 @@ impl Grower<'_, '_> {
                 return;
             }
             match part.positions.last_mut() {
-                // Several stacks with the same callers are one from here on.
+                // Stacks with the same callers are merged from here on.
                 Some(last) if (last.at, last.passed) == (position.at, position.passed) => {
                     last.weight += position.weight;
                 }
@@ -274,12 +274,12 @@ impl Grower<'_, '_> {
     }
 }
 
-/// A node without its children; the heavier, the greater.
+/// A node without its children; ordered by weight.
 #[derive(Debug)]
 struct Grown {
     total: u64,
     node: u32,
-    /// Where its stacks are, ascending.
+    /// The positions of its stacks, ascending.
     positions: Vec<Position>,
 }
 
@@ -310,9 +310,9 @@ impl Ord for Grown {
 }
 
 impl Selection<'_> {
-    /// The call tree, as far as it is to grow; the nodes that are there weigh what they weigh in the whole one.
+    /// The call tree, as far as requested. Its nodes have the weights that they have in the complete tree.
     pub fn tree(&self, direction: Direction, growth: Growth) -> CallTree {
-        // Modules are few, and stacks that are cut do not begin where their paths do.
+        // There are few modules, and trimmed stacks do not begin where their paths do.
         let is_cut = self.chosen.iter().any(|chosen| chosen.skip > 0);
         if growth == Growth::Whole || self.unit == Unit::Module || is_cut {
             return CallTree::new(self, direction, self.headings());
@@ -320,7 +320,7 @@ impl Selection<'_> {
         let mut nodes = vec![Node::new(ALL, 0)];
         let mut part_of = vec![NONE; self.labels.len()];
         let end = |chosen: &Chosen| self.profile.stacks[chosen.stack as usize].end;
-        // Calls of stacks that ended otherwise are on top of another mark.
+        // Stacks with another end are above another mark.
         let apart = |a: &Chosen, b: &Chosen| direction == Direction::Callees && end(a) != end(b);
         for stacks in self.chosen.chunk_by(|a, b| a.heading == b.heading && !apart(a, b)) {
             let weight: u64 = stacks.iter().map(|chosen| chosen.weight).sum();
@@ -403,7 +403,7 @@ mod tests {
         of_events(events, &SymbolSources::default())
     }
 
-    /// What each path of labels weighs.
+    /// The weight of each path of labels.
     fn weights(selection: &Selection<'_>, tree: &CallTree) -> BTreeMap<Vec<u32>, [u64; 4]> {
         let mut paths: Vec<Vec<u32>> = vec![Vec::new()];
         let mut weights = BTreeMap::new();
@@ -433,7 +433,7 @@ mod tests {
                     let mut grown = weights(&selection, &selection.tree(direction, Growth::AtLeast(least)));
                     let mut heavy = whole.clone();
                     heavy.retain(|_, &mut [_, total, ..]| total >= least);
-                    // Headings and marks are there in any case.
+                    // Headings and marks are always present.
                     grown.retain(|path, &mut [_, total, ..]| total >= least || path.len() > 2);
                     assert_eq!(grown, heavy, "{heading:?} {direction:?} {least}");
                 }

@@ -6,37 +6,37 @@ use serde::Serialize;
 
 use crate::profile_file::{Comparison, Recovered, Verdict};
 
-/// How copies compare with stacks, and what they take.
+/// How copies compare with the threads' own walks, and their size.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct CopyStats {
-    /// Copies with the same frames and the same end.
+    /// Copies that give the same frames and the same end.
     pub identical: u64,
     /// Copies that differ.
     pub differ: u64,
-    /// Copies that did not contain the whole stack, and agree as far as they go.
+    /// Copies that do not contain the whole stack, and agree as far as they go.
     pub cut: u64,
     /// Bytes of stacks that were copied.
     pub stack_bytes: u64,
-    /// Bytes of the words of them that were kept.
+    /// Bytes of the words that the copies contain.
     pub kept_bytes: u64,
-    /// Bytes of what was kept, as it was recorded.
+    /// Bytes of the copies as recorded.
     pub recorded_bytes: u64,
-    /// Frames of the stacks.
+    /// Number of frames of the stacks.
     pub frames: u64,
-    /// Of what the addresses of code alone give.
+    /// What code addresses alone recover.
     pub code_only: RecoveredStats,
-    /// Of what guessing gives.
+    /// What guessing recovers.
     pub guess: RecoveredStats,
 }
 
-/// What is found by less.
+/// What is recovered from less than the copy.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct RecoveredStats {
-    /// Stacks of which it gave the very frames.
+    /// Stacks recovered exactly.
     pub identical: u64,
-    /// Frames that it gave.
+    /// Number of frames recovered.
     pub frames: u64,
-    /// Those of them that are the stack's, in its order.
+    /// How many of them are the stack's, in its order.
     pub right: u64,
 }
 
@@ -49,7 +49,7 @@ impl RecoveredStats {
 }
 
 impl CopyStats {
-    /// Counts one.
+    /// Counts one comparison.
     pub fn add(&mut self, comparison: &Comparison) {
         match comparison.verdict {
             Verdict::Identical => self.identical += 1,

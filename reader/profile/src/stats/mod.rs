@@ -52,9 +52,9 @@ pub struct Stats {
 pub struct Detail {
     /// The recording ended regularly. Otherwise its recorder was killed, and the last counters are older than the last samples.
     pub complete: bool,
-    /// Nanoseconds from start to end, as far as known.
+    /// Duration of the recording in nanoseconds, as far as known.
     pub duration_ns: u64,
-    /// Exit status of the command as a shell tells it.
+    /// Exit status of the command, as a shell reports it.
     pub exit_status: Option<i32>,
     /// Requested samples per second of CPU time.
     pub frequency: u32,
@@ -62,9 +62,9 @@ pub struct Detail {
     pub rate: Rate,
     /// CPU time that the samples represent, in nanoseconds; 0 if they represent anything else.
     pub cpu_ns: u64,
-    /// By event, what its weight counts, and how much there is. The weight above is that of one of them.
+    /// Samples and weight of each event. The weight above is that of one of them.
     pub weights: Vec<Weighed>,
-    /// The event whose weight that is.
+    /// The name of that event.
     pub event: String,
     /// Whether everything that fired is accounted for.
     pub accounting: Accounting,
@@ -80,9 +80,9 @@ pub struct Detail {
     pub handler_ns: HandlerTime,
     /// Mean size of a record in the pool, in bytes, including its header.
     pub ring_bytes_per_sample: f64,
-    /// Records drained; a sample may have several.
+    /// Number of records drained; a sample may have several.
     pub ring_records: u64,
-    /// Mean frames of a stack.
+    /// Mean number of frames of a stack.
     pub frames_per_sample: f64,
     /// Samples by source.
     pub sources: BTreeMap<String, u64>,
@@ -110,11 +110,11 @@ pub struct Detail {
     pub violations: u64,
     /// Stacks that refer to a missing one.
     pub undecodable: u64,
-    /// Each process image; while recording only those that still run.
+    /// All process images; while recording only those still running.
     pub by_process: Vec<ProcessStats>,
 }
 
-/// Samples per second of CPU time, where they stand for time.
+/// Samples per second of CPU time, if samples stand for time.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Rate {
     /// The requested rate.
@@ -128,30 +128,30 @@ pub struct Rate {
 /// `fired = unwinds + lost + skipped + earlier + cut_short`.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Accounting {
-    /// Times a handler ran for a sample.
+    /// How often a handler ran for a sample.
     pub fired: u64,
-    /// Timer periods these stand for.
+    /// The timer periods that they stand for.
     pub fired_weight: u64,
-    /// Skipped, all causes.
+    /// Skipped samples, for any cause.
     pub skipped: u64,
-    /// Recorded before this recording began, and not found any more.
+    /// Samples recorded before this recording began, and overwritten since.
     pub earlier: u64,
-    /// Handlers that began and that the end of their process cut short.
+    /// Handlers that the end of their process cut short.
     pub cut_short: u64,
     /// The equation holds. Null when the recorder was killed: the last counters are too old to tell.
     pub adds_up: Option<bool>,
 }
 
-/// Time in the handler, nanoseconds; bounds of histogram buckets, at most a quarter above the truth.
+/// Time in the handler in nanoseconds, from a histogram: the upper bounds of buckets, at most a quarter too high.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct HandlerTime {
-    /// Handler runs measured.
+    /// Number of handler runs.
     pub count: u64,
-    /// Half took at most this long.
+    /// Median.
     pub p50: u64,
-    /// All but one in a hundred took at most this long.
+    /// 99th percentile.
     pub p99: u64,
-    /// None took longer.
+    /// Maximum.
     pub max: u64,
 }
 
@@ -169,31 +169,31 @@ pub struct ProcessStats {
     pub fate: &'static str,
     /// Samples in the profile.
     pub samples: u64,
-    /// What those of the main event stand for.
+    /// Weight of those of the main event.
     pub weight: u64,
     /// Samples with an incomplete stack.
     pub truncated: u64,
-    /// Times its handler ran for a sample.
+    /// How often its handler ran for a sample.
     pub fired: u64,
-    /// Lost and not in the profile.
+    /// Lost samples, which are not in the profile.
     pub lost: u64,
-    /// What the agent had to say about its start.
+    /// Notes of the agent about its start.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub note: String,
 }
 
-/// A path that need not be UTF-8: JSON has to be.
+/// A path as text: it need not be UTF-8, but JSON must.
 fn as_text<S: Serializer>(path: &Path, serializer: S) -> Result<S::Ok, S::Error> {
     serializer.serialize_str(&path.to_string_lossy())
 }
 
-/// Different texts kept of one topic.
+/// Maximum number of different texts per topic.
 const SETTINGS_LIMIT: usize = 20;
 
-/// Images that are kept after their end while recording: a few late samples may follow.
+/// While recording, the number of ended images that are kept, because a few late samples may follow.
 const ENDED_KEPT: usize = 1024;
 
-/// A process image. There may be very many: no more is kept than is shown.
+/// A process image. There may be very many, so only what is shown is kept.
 #[derive(Default)]
 struct Image {
     pid: u32,
@@ -206,19 +206,19 @@ struct Image {
     period_ns: u64,
     note: String,
     samples: u64,
-    /// Samples that the clock did not ask for, by the number of their source.
+    /// Samples that the clock did not trigger, by number of their source.
     of_probes: Vec<(u8, u64)>,
     unwinds: u64,
-    /// Of the main event.
+    /// Weight of the main event's samples.
     weight: u64,
-    /// Of the clock's samples.
+    /// Weight of the clock's samples.
     clock_weight: u64,
-    /// Of all records, whatever they count, as the process counts it.
+    /// Weight of all records, whatever they count, as the process adds it up.
     recorded_weight: u64,
     truncated: u64,
     counters: Counters,
     fate: Option<ProcessFate>,
-    /// By number: the thread id, and whether it has samples.
+    /// Threads by number: the thread id, and whether it has samples.
     threads: BTreeMap<u32, (u32, bool)>,
     /// The thread of the last sample, its number and id.
     last: Option<(u32, u32)>,
@@ -257,12 +257,12 @@ pub struct Tally {
 }
 
 impl Tally {
-    /// For a recorder, which may meet any number of processes: what has ended is added up, and kept no longer.
+    /// For a recorder, which may see any number of processes: ended images are added up and dropped.
     pub fn flat() -> Self {
         Self { is_flat: true, ..Self::default() }
     }
 
-    /// Adds up what ended some time ago.
+    /// Adds up and drops images that ended some time ago.
     fn forget(&mut self, end: &ProcessEnd) {
         if !self.is_flat || end.fate == ProcessFate::Running {
             return;
@@ -288,7 +288,7 @@ impl Tally {
                 let image = self.image(info.id);
                 image.introduce(info);
                 image.was_executed = was_executed;
-                // What it counts is known when the first process has told.
+                // The first process says what it counts.
                 if self.weights.is_empty() && (self.images.len() == 1 || source_list::is_probe(&info.source))
                 {
                     let known = BTreeSet::from([(info.source.clone(), info.period_ns)]);
@@ -331,8 +331,8 @@ impl Tally {
         self.images.entry(id).or_default()
     }
 
-    /// Counts a sample with so many frames, wherever these are. Values of allocations in use are known if what is live was
-    /// told before.
+    /// Counts a sample with this many frames. The values of allocations in use are known if the live blocks were read
+    /// before.
     pub fn sample(&mut self, sample: &Sample, depth: usize) {
         let (parts, kernel, weight) = match &sample.kernel[..] {
             // Most have none.
@@ -359,7 +359,7 @@ impl Tally {
             image.threads.insert(sample.thread_seq, (sample.tid, true));
         }
         image.samples += parts;
-        // Those of the wall clock are no records of the process.
+        // Samples of the wall clock are not records of the process.
         let is_record = sample.source != WALL_SOURCE;
         image.unwinds += u64::from(!sample.repeated && is_record);
         image.recorded_weight += if is_record { weight } else { 0 };
@@ -371,7 +371,7 @@ impl Tally {
         image.truncated += if sample.end == unwind::End::Root as u8 { 0 } else { parts };
     }
 
-    /// Counts what others waited where a lock was given up, once a wait and its end are both known.
+    /// Counts the wait of others for the thread that released a lock, once both the wait and its end are known.
     fn at_lock(&mut self, sample: &Sample) {
         let Self { at_locks, events, weights, .. } = self;
         at_locks.take(
@@ -425,15 +425,15 @@ impl Tally {
         stats
     }
 
-    /// The events, where processes have said so much of their sources.
+    /// The events, if processes have described their sources.
     fn events_of(&self, clocks: &BTreeSet<(String, u64)>) -> Events {
         Events::new(&self.session, clocks.iter().map(|(source, period_ns)| (source, *period_ns)))
     }
 
-    /// What each event counts, and how much it has.
+    /// Name, unit, samples and weight of each event.
     fn weights(&self, events: &Events) -> Vec<Weighed> {
         let mut measures = events.measures().to_vec();
-        // What no event of the session claims is still there.
+        // Samples of unknown sources count, too.
         measures.resize(measures.len().max(self.weights.len()), events::UNCLAIMED.clone());
         let weighed = |(event, measure): (usize, &Measure)| {
             let (samples, weight) = self.weights.get(event).copied().unwrap_or_default();
@@ -453,7 +453,7 @@ fn weigh(weights: &mut Vec<(u64, u64)>, event: u8, weight: u64) {
     *sum = (sum.0 + 1, sum.1.saturating_add(weight));
 }
 
-/// Adds to the count of a number, of which there are few.
+/// Adds to the count of a number. There are few numbers.
 fn count(counts: &mut Vec<(u8, u64)>, number: u8, more: u64) {
     match counts.iter_mut().find(|(known, _)| *known == number) {
         Some((_, count)) => *count += more,

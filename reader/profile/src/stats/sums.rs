@@ -21,7 +21,7 @@ pub(super) struct Sums {
     pub(super) images: u64,
     /// Sources of samples, and the unit of their weight.
     pub(super) clocks: BTreeSet<(String, u64)>,
-    /// What the clock's weights are in nanoseconds, if they count periods of CPU time.
+    /// The clock's weights in nanoseconds, if they count periods of CPU time.
     pub(super) cpu_ns: u64,
     /// The clock's samples, and their weight.
     pub(super) by_clock: (u64, u64),
@@ -64,7 +64,7 @@ impl Sums {
     }
 }
 
-/// Adds one image to the totals, and to the list if it is to be there; how many of its samples were lost.
+/// Adds one image to the totals and, if it is to be listed, to the list. Returns how many of its samples were lost.
 fn add_image(detail: &mut Detail, image: &Image, is_listed: bool) -> u64 {
     let counters = &image.counters;
     let mut lost = 0;
@@ -85,7 +85,7 @@ fn add_image(detail: &mut Detail, image: &Image, is_listed: bool) -> u64 {
         *detail.skipped.entry(cause.name.clone()).or_default() += cause.count;
     }
     let skipped = total(&counters.skipped);
-    // A handler that was killed between its commit and its count is in the profile, and not cut short.
+    // A handler killed between its commit and its count is in the profile, so it was not cut short.
     let recorded = counters.recorded.max(image.unwinds + counters.earlier);
     let accounted = recorded + total(&counters.lost) + skipped;
     let accounting = &mut detail.accounting;
@@ -112,7 +112,7 @@ fn add_image(detail: &mut Detail, image: &Image, is_listed: bool) -> u64 {
     lost
 }
 
-/// The name of a source beside the clock, by its number in samples.
+/// The name of a source other than the clock, by its number in samples.
 fn probe_name(number: u8) -> String {
     match number {
         ALLOCATION => "alloc".into(),

@@ -68,12 +68,12 @@ fn everything_that_fired_is_somewhere() {
     assert_eq!((detail.handler_ns.p50, detail.handler_ns.p99, detail.handler_ns.max), (500, 1000, 9999));
     assert_eq!(detail.ring_bytes_per_sample, 50.5);
     assert_eq!(detail.lost.len(), 2, "causes that never struck are left out");
-    // Killed between the commit of its second sample and the count of it: that handler was not cut short.
+    // Killed between commit and count of its second sample: that handler was not cut short.
     let mut killed = [&events[..4], &[sample(1, 0)], &events[4..]].concat();
     killed[8] = end(1, counters(7, 1));
     let accounting = tally(&killed).detail.accounting;
     assert_eq!((accounting.cut_short, accounting.adds_up), (2, Some(true)));
-    // More samples than the process counted: the books are wrong, and that is said.
+    // More samples than the process counted: the accounts do not balance, which is reported.
     let wrong = [&events[..4], &[sample(0, 0)], &events[4..]].concat();
     let wrong = [&wrong[..4], &vec![sample(0, 0); 9], &wrong[4..]].concat();
     assert_eq!(tally(&wrong).detail.accounting.adds_up, Some(false));
@@ -97,7 +97,7 @@ fn stacks_that_answer_for_several_samples_are_what_adds_up() {
     assert!(stats.text(None, 0).contains("(= samples + lost + skipped)"));
 }
 
-/// A recorder keeps no process that has ended, and comes to the same sums.
+/// A recorder drops processes that have ended, and gets the same sums.
 #[test]
 fn what_has_ended_is_only_added_up() {
     let (mut kept, mut flat) = (Tally::default(), Tally::flat());
@@ -138,7 +138,7 @@ fn ends_of_waits_count_what_was_waited_for_them() {
         process(0, 10, None),
         at_lock(2_000_000, LockNonce::holder(3)),
         at_lock(2_100_000, LockNonce::wait(1_600_000, 3)),
-        // Nobody is known to have ended this one.
+        // It is not known who ended this wait.
         at_lock(2_200_000, LockNonce::wait(800_000, 4)),
     ]);
     let weights: Vec<_> =

@@ -42,7 +42,7 @@ impl Stats {
 
     /// A note if timers did not reach the rate.
     pub fn coarse(&self) -> Option<String> {
-        /// No kernel's timers tick less often.
+        /// Timers of every kernel tick at least this often.
         const SLOWEST_HZ: f64 = 100.0;
         let (rate, sources) = (&self.detail.rate, &self.detail.sources);
         let of = |clocks: &[&str]| clocks.iter().filter_map(|clock| sources.get(*clock)).sum::<u64>();
@@ -55,9 +55,9 @@ impl Stats {
             .then(|| format!("{} of {} Hz (timers tick with the kernel's HZ)", rate.delivered, rate.asked))
     }
 
-    /// A note if the samples represent only a part of `used_ns` of CPU time. To be asked if some samples are of CPU time.
+    /// A note if the samples represent only a part of `used_ns` of CPU time. Call it only if some samples stand for CPU time.
     pub fn uncovered(&self, used_ns: u64) -> Option<String> {
-        /// Less is missing in any recording: the first program's start and end.
+        /// Every recording lacks this much: start and end of the first program.
         const USUAL_NS: u64 = 20_000_000;
         let (covered_ns, images) = (self.detail.cpu_ns, self.detail.images);
         let lost = self.detail.lost_weight.values().sum::<u64>();

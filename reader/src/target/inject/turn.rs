@@ -1,8 +1,8 @@
 //! One recorder at a time decides about a process: whether it has to be attached to, and whose attachment that is.
 //!
-//! Between a look at the process and the lock on its region another recorder might attach too, find the region locked, and
-//! take its own attachment back: the one of both. The lock is on the process's directory in /proc: it leaves no file behind,
-//! and is gone with its holder. What must never happen: that somebody who holds it for ever keeps a recorder from its work.
+//! Between examining the process and locking its region, another recorder might attach, find the region locked, and undo
+//! the attachment that both use. The lock is on the process's directory in /proc: it leaves no file behind, and is released
+//! when its holder ends. What must never happen: that a recorder waits forever for somebody who holds it.
 
 use std::fs::File;
 use std::io;

@@ -49,7 +49,7 @@ impl Markers {
         self.length += 1;
     }
 
-    /// An event of a tracepoint, if it is one that carries something.
+    /// An event of a tracepoint, if it has fields.
     pub(super) fn event(
         &mut self,
         profile: &Profile,
@@ -70,7 +70,7 @@ impl Markers {
     }
 }
 
-/// Adds markers for losses to the heaviest thread of their process, else to the thread shown first.
+/// Adds markers for losses to the heaviest thread of their process, or else to the selected thread.
 pub(super) fn mark(
     profile: &Profile,
     sampled: &[SampledThread<'_>],
@@ -90,7 +90,7 @@ pub(super) fn mark(
     }
 }
 
-/// Losses that are in the totals but in no reading of counters: over the whole time.
+/// Losses that only the totals contain, not the counters over time: a marker over the whole recording.
 fn untimed(profile: &Profile, axis: &Axis) -> Vec<Loss> {
     let detail = &profile.stats.detail;
     let rest = detail.lost.iter().map(|(cause, &samples)| {

@@ -10,9 +10,9 @@ use crate::profile::Profile;
 
 /// The version of the format.
 const PROCESSED_VERSION: u32 = 60;
-/// The version of the format of Firefox itself, which has nothing to do with this; any will do.
+/// The version of Firefox's own format, which is required but not used; any value will do.
 const GECKO_VERSION: u32 = 31;
-/// Milliseconds between events that do not come by the clock, for the viewer to draw.
+/// Nominal milliseconds between events that no clock triggers; the viewer needs a value.
 const NO_INTERVAL: f64 = 1.0;
 /// `profile.meta`.
 #[derive(Serialize)]
@@ -42,7 +42,7 @@ pub(super) struct Meta {
 }
 
 impl Meta {
-    /// The description of a profile; `selected` is the thread that is shown first.
+    /// The description of a profile; `selected` is the thread to show first.
     pub(super) fn new(profile: &Profile, axis: &Axis, period_ns: u64, selected: usize) -> Self {
         let session = &profile.session;
         let before = session.started_ns.saturating_sub(axis.zero_ns);
@@ -71,7 +71,7 @@ impl Meta {
     }
 }
 
-/// The first is for everything that has no other, and must be grey.
+/// The first one is the default category, and must be grey.
 fn categories() -> Value {
     let category = |name, color| json!({ "name": name, "color": color, "subcategories": ["Other"] });
     json!([category("Other", "grey"), category("User", "yellow"), category("Kernel", "orange")])

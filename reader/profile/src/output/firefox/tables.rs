@@ -11,13 +11,13 @@ use crate::output::strings::Strings;
 use crate::profile::{Binary, FunctionId, Profile, SourceLine};
 use crate::symbolize::{Origin, hex};
 
-/// Places in the list of categories, see [`super::meta`].
+/// Indices into the list of categories, see [`super::meta`].
 pub(super) const OTHER: u32 = 0;
 const USER: u32 = 1;
 const KERNEL: u32 = 2;
 /// A resource that is a library.
 const LIBRARY: u32 = 1;
-/// For columns that are no lists of nullable numbers.
+/// For columns other than lists of nullable numbers.
 const NONE: i64 = -1;
 
 /// `profile.shared`.
@@ -46,9 +46,9 @@ struct StackTable {
 #[derive(Serialize, Default)]
 #[serde(rename_all = "camelCase")]
 struct FrameTable {
-    /// In its library; -1 outside of all.
+    /// Relative to its library; -1 outside all libraries.
     address: Vec<i64>,
-    /// 0 is the outermost function, which has code of its own.
+    /// 0 for the outermost function, which has a symbol.
     inline_depth: Vec<u32>,
     category: Vec<u32>,
     subcategory: Vec<u32>,
@@ -87,12 +87,12 @@ struct ResourceTable {
     length: usize,
 }
 
-/// Functions that have code of their own. By them the viewer tells what is inlined into what.
+/// Functions with a symbol. They tell the viewer what is inlined into what.
 #[derive(Serialize, Default)]
 #[serde(rename_all = "camelCase")]
 struct NativeSymbols {
     lib_index: Vec<u32>,
-    /// The lowest sampled address, as the profile does not contain the start of functions.
+    /// The lowest sampled address, because the profile does not contain the start of functions.
     address: Vec<u64>,
     name: Vec<u32>,
     function_size: Vec<Option<u64>>,
@@ -150,7 +150,7 @@ fn breakpad_id(build_id: &[u8]) -> String {
     hex(&guid).to_uppercase() + "0"
 }
 
-/// The tables while they are made.
+/// The tables under construction.
 pub(super) struct Tables<'a> {
     profile: &'a Profile,
     pub(super) shared: Shared,
@@ -169,7 +169,7 @@ pub(super) struct Tables<'a> {
 }
 
 impl<'a> Tables<'a> {
-    /// All tables but that of stacks, which grows as stacks are asked for.
+    /// All tables but that of stacks, which grows with the stacks requested.
     pub(super) fn new(profile: &'a Profile) -> Self {
         let mut tables = Tables {
             profile,
@@ -189,7 +189,7 @@ impl<'a> Tables<'a> {
         tables
     }
 
-    /// The place of a text.
+    /// The index of a text.
     pub(super) fn text(&mut self, text: &str) -> u32 {
         self.shared.string_array.place(text)
     }
@@ -317,7 +317,7 @@ impl<'a> Tables<'a> {
         source
     }
 
-    /// The function that has the code at an address of a library.
+    /// The symbol that contains an address of a library.
     fn symbol(&mut self, lib: u32, function: FunctionId, address: u64) -> u32 {
         if let Some(&symbol) = self.symbols.get(&function) {
             let lowest = &mut self.shared.native_symbols.address[symbol as usize];

@@ -24,7 +24,7 @@ impl Column {
         Column::Flag(Vec::new())
     }
 
-    /// Adds a text. Does nothing on a column of another type, which writing then finds too short.
+    /// Adds a text. Does nothing for a column of another type; writing then fails because the column is too short.
     pub(super) fn put_text(&mut self, value: Option<ByteArray>) {
         if let Column::Text { values, present } = self {
             present.push(value.is_some().into());
@@ -40,7 +40,7 @@ impl Column {
         }
     }
 
-    /// Adds a truth value.
+    /// Adds a Boolean.
     pub(super) fn put_flag(&mut self, value: bool) {
         if let Column::Flag(values) = self {
             values.push(value);
@@ -62,7 +62,7 @@ impl Column {
         }
     }
 
-    /// Writes all values. Required columns pay no heed to `present`.
+    /// Writes all values. Required columns ignore `present`.
     pub(super) fn write(&self, writer: &mut ColumnWriter<'_>) -> Result<()> {
         match (self, writer) {
             (Column::Text { values, present }, ColumnWriter::ByteArrayColumnWriter(writer)) => {

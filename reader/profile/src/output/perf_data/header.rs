@@ -5,17 +5,17 @@ use std::borrow::Cow;
 use crate::measure::{Measure, Unit};
 use crate::profile_file::SessionInfo;
 
-/// Number of the first event, of which losses are; the others follow.
+/// Id of the first event, to which losses belong; the other events have the following ids.
 pub(super) const EVENT_ID: u64 = 1;
 
 const MAGIC: &[u8; 8] = b"PERFILE2";
-/// Bytes of the header.
+/// Size of the header.
 const HEADER: u64 = 104;
-/// Bytes of `struct perf_event_attr` as of Linux 4.1; every later perf reads it.
+/// Size of `struct perf_event_attr` in Linux 4.1; every later perf reads it.
 const ATTRIBUTE: u64 = 112;
-/// An offset and a size.
+/// Size of a section reference: an offset and a size.
 const SECTION: u64 = 16;
-/// Texts of features take a multiple of this.
+/// Texts of features are padded to a multiple of this.
 const TEXT: usize = 64;
 
 /// PERF_TYPE_SOFTWARE, and of these PERF_COUNT_SW_CPU_CLOCK.
@@ -26,7 +26,7 @@ const CPU_CLOCK: u64 = 0;
 const SAMPLE: u64 = 1 | 1 << 1 | 1 << 2 | 1 << 5 | 1 << 8 | 1 << 16;
 /// exclude_hv, mmap, comm, task, sample_id_all, mmap2, comm_exec.
 const FLAGS: u64 = 1 << 6 | 1 << 8 | 1 << 9 | 1 << 13 | 1 << 18 | 1 << 23 | 1 << 24;
-/// Without it perf looks for the kernel's names.
+/// Without it perf looks up the kernel's names.
 const EXCLUDE_KERNEL: u64 = 1 << 5;
 
 /// Features, `HEADER_*` of tools/perf/util/header.h, in ascending order.
@@ -46,7 +46,7 @@ fn put_u64(out: &mut Vec<u8>, value: u64) {
     out.extend_from_slice(&value.to_le_bytes());
 }
 
-/// Its length in a multiple of [`TEXT`], then the text, with at least one zero behind.
+/// The padded length, a multiple of [`TEXT`], then the text and at least one zero.
 fn put_text(out: &mut Vec<u8>, text: &str) {
     let text = text.split('\0').next().unwrap_or_default().as_bytes();
     let len = (text.len() + 1).next_multiple_of(TEXT);
@@ -58,14 +58,14 @@ fn put_text(out: &mut Vec<u8>, text: &str) {
 
 /// The events of a recording.
 pub(super) struct Events<'a> {
-    /// What each counts: one or more.
+    /// Their measures; at least one.
     pub(super) measures: &'a [Measure],
     /// Some of them happened in the kernel.
     pub(super) in_kernel: bool,
 }
 
 impl Events<'_> {
-    /// The description of one, of whatever kind: its name says what it is.
+    /// The attributes of an event. The same for all kinds: its name says what it counts.
     fn attribute(&self) -> Vec<u8> {
         let mut out = Vec::new();
         put_u32(&mut out, SOFTWARE);
@@ -82,7 +82,7 @@ impl Events<'_> {
         self.measures.len() as u64
     }
 
-    /// Where the numbers of the events lie, behind the events.
+    /// The position of the ids, which follow the events.
     fn ids(&self) -> u64 {
         HEADER + (ATTRIBUTE + SECTION) * self.count()
     }
@@ -93,7 +93,7 @@ impl Events<'_> {
     }
 }
 
-/// The name of an event: what periods of its samples count.
+/// The name of an event, with the unit of its periods.
 fn event_name(measure: &Measure) -> Cow<'_, str> {
     match measure.unit {
         Unit::CpuPeriod(_) => "timer-periods".into(),
@@ -121,7 +121,7 @@ pub(super) fn before_records(events: &Events<'_>, len: u64) -> Vec<u8> {
     out
 }
 
-/// Everything behind `len` bytes of records: where each feature is, then the features.
+/// Everything after `len` bytes of records: the positions of the features, then the features.
 pub(super) fn behind_records(session: &SessionInfo, events: &Events<'_>, len: u64) -> Vec<u8> {
     let contents = FEATURES.map(|number| feature(number, session, events));
     let mut at = events.records() + len + SECTION * contents.len() as u64;

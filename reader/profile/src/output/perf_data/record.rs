@@ -27,9 +27,9 @@ pub(super) mod misc {
 
 /// Bytes before the body.
 const HEAD: usize = 8;
-/// Longest build-id that a record can carry.
+/// Maximum length of a build-id in a record.
 const BUILD_ID_MAX: usize = 20;
-/// Longest text: a record is shorter than 64 KiB, the longest path than this.
+/// Maximum length of a text: a record is shorter than 64 KiB, and the longest path is shorter than this.
 const TEXT_MAX: usize = 4096;
 
 /// The fields that end every record but a sample (`sample_id_all`).
@@ -40,7 +40,7 @@ pub(super) struct Trailer {
     pub(super) ns: u64,
 }
 
-/// The body of a record while it is made.
+/// The body of a record under construction.
 #[derive(Default)]
 pub(super) struct Body(Vec<u8>);
 
@@ -55,7 +55,7 @@ impl Body {
         self
     }
 
-    /// A text that ends in zeros, up to a multiple of eight bytes of the record.
+    /// Adds a text, padded with zeros to a multiple of eight bytes of the record.
     pub(super) fn text(&mut self, text: &[u8]) -> &mut Self {
         self.0.extend(text.iter().take(TEXT_MAX).map(|&byte| if byte == 0 { b'?' } else { byte }));
         self.0.push(0);
@@ -63,7 +63,7 @@ impl Body {
         self
     }
 
-    /// The place of device and inode numbers, or instead of them a build-id; false if there is none that fits.
+    /// Adds a build-id in place of device and inode numbers. Adds zeros and returns false if there is none that fits.
     pub(super) fn build_id(&mut self, id: &[u8]) -> bool {
         let fits = (1..=BUILD_ID_MAX).contains(&id.len());
         let id = if fits { id } else { &[] };
@@ -73,7 +73,7 @@ impl Body {
         fits
     }
 
-    /// Writes the record out; the body is empty then.
+    /// Writes the record and empties the body.
     pub(super) fn finish(
         &mut self,
         kind: Kind,

@@ -1,4 +1,4 @@
-//! Protocol buffers, as much as is needed to write (<https://protobuf.dev/programming-guides/encoding/>).
+//! Encodes protocol buffers (<https://protobuf.dev/programming-guides/encoding/>).
 //!
 //! Fields with their default value are left out, as proto3 does.
 
@@ -10,7 +10,7 @@ const LENGTH_DELIMITED: u64 = 2;
 pub(super) struct Message(Vec<u8>);
 
 impl Message {
-    /// An integer; signed ones are given in two's complement.
+    /// An integer; signed ones are passed in two's complement.
     pub(super) fn integer(&mut self, field: u64, value: u64) -> &mut Self {
         if value != 0 {
             varint(&mut self.0, field << 3 | VARINT);
@@ -19,7 +19,7 @@ impl Message {
         self
     }
 
-    /// A truth value.
+    /// A Boolean.
     pub(super) fn boolean(&mut self, field: u64, value: bool) -> &mut Self {
         self.integer(field, u64::from(value))
     }
