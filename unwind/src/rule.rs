@@ -164,7 +164,7 @@ impl Rule {
     const RETURN_ADDRESS: u64 = Self::IN_REGISTER | 0xffff << 48;
 
     /// Whether the row is that of a signal trampoline, whose caller was interrupted and did not call.
-    pub(crate) fn is_signal_frame(self) -> bool {
+    pub fn is_signal_frame(self) -> bool {
         self.0 & Self::SIGNAL != 0
     }
 
