@@ -15,6 +15,7 @@ use handler::unwinding::Unwind;
 use shm_format::{COPY_MOST, Mode};
 
 use crate::events::Events;
+use crate::hexadecimal;
 use crate::tracepoints::Patterns;
 
 /// Default samples per second of CPU time. A prime, to avoid lockstep with periodic work at round rates.
@@ -237,7 +238,7 @@ impl Config {
             b"POOL" => self.pool = pool(value)?,
             b"RECORDER" => self.recorder = value.to_vec(),
             b"REGION" => self.handed = Some(handed(value)?),
-            b"SESSION" => self.session = hexadecimal(value)?,
+            b"SESSION" => self.session = hexadecimal::number(value)?,
             // Settings for the recorder only, or of a later version.
             _ => {}
         }
@@ -437,13 +438,5 @@ fn size(value: &[u8]) -> Option<u64> {
 /// Parses a process id and a hexadecimal nonce.
 fn handed(value: &[u8]) -> Option<(u32, u64)> {
     let dash = value.iter().position(|byte| *byte == b'-')?;
-    Some((u32::try_from(number(&value[..dash])?).ok()?, hexadecimal(&value[dash + 1..])?))
-}
-
-/// Parses a hexadecimal number of up to 16 digits.
-fn hexadecimal(digits: &[u8]) -> Option<u64> {
-    if digits.is_empty() || digits.len() > 16 {
-        return None;
-    }
-    digits.iter().try_fold(0u64, |sum, digit| Some(sum << 4 | u64::from(char::from(*digit).to_digit(16)?)))
+    Some((u32::try_from(number(&value[..dash])?).ok()?, hexadecimal::number(&value[dash + 1..])?))
 }

@@ -3,23 +3,29 @@
 //! The distance to the next sample is exponentially distributed, so that an item of size S is sampled with probability
 //! `1 - exp(-S/R)`, independently of earlier ones. The reader divides by that probability.
 
-/// A seed for the random numbers of one thread, from an address that no other thread shares.
-pub(crate) fn seed(salt: u64) -> u64 {
-    let seed = handler::clock::now() ^ u64::from(handler::sys::thread_id()) << 32;
-    let mut state = (seed ^ salt).max(1);
-    // Seeds that are close together diverge after a few steps.
-    (0..4).for_each(|_| _ = next(&mut state));
-    state
-}
-
 /// Draws the distance to the next sample, with mean `mean`. A mean of 1 gives 0, so that everything is sampled.
+///
+/// `state` is the state of the calling thread's random number generator, in thread-local storage; 0 before the first
+/// call.
 pub(crate) fn draw(state: &mut u64, mean: u64) -> u64 {
+    if *state == 0 {
+        *state = seed(core::ptr::from_ref(state) as u64);
+    }
     let uniform = (next(state) >> 11) as f64 * (1.0 / (1u64 << 53) as f64);
     match mean {
         0 | 1 => 0,
         // 1 - uniform is greater than 0.
         _ => (negative_logarithm(1.0 - uniform) * mean as f64) as u64 + 1,
     }
+}
+
+/// A seed for the random numbers of one thread, from an address that no other thread shares.
+fn seed(address: u64) -> u64 {
+    let seed = handler::clock::now() ^ u64::from(handler::sys::thread_id()) << 32;
+    let mut state = (seed ^ address).max(1);
+    // Seeds that are close together diverge after a few steps.
+    (0..4).for_each(|_| _ = next(&mut state));
+    state
 }
 
 /// xorshift64* (Vigna, 2016).

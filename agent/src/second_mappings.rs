@@ -4,13 +4,13 @@
 //! recorder sees such mappings in running processes; for short-lived ones they are reported when the process ends.
 
 use alloc::vec::Vec;
-use core::str;
 
 use handler::activity;
 use handler::recording::Recording;
 use handler::snapshot;
 use shm_format::record::{self, DurableRecord, Segments};
 
+use crate::hexadecimal;
 use crate::journal;
 use crate::kernel::File;
 use crate::modules::{self, Listener, Object, Segment};
@@ -129,16 +129,12 @@ impl<'a> Mapping<'a> {
         let path = &line[line.iter().position(|&byte| byte == b'/')?..];
         let mut fields = line.split(|&byte| byte == b' ');
         let mut range = fields.next()?.split(|&byte| byte == b'-');
-        let (start, end) = (number(range.next()?)?, number(range.next()?)?);
+        let (start, end) = (hexadecimal::number(range.next()?)?, hexadecimal::number(range.next()?)?);
         if fields.next()?.get(2) != Some(&b'x') {
             return None;
         }
-        Some(Self { start, end, offset: number(fields.next()?)?, path })
+        Some(Self { start, end, offset: hexadecimal::number(fields.next()?)?, path })
     }
-}
-
-fn number(hexadecimal: &[u8]) -> Option<u64> {
-    u64::from_str_radix(str::from_utf8(hexadecimal).ok()?, 16).ok()
 }
 
 #[cfg(test)]

@@ -27,6 +27,7 @@ use crate::locks;
 use crate::sampling_signal;
 use crate::signal_stacks;
 use crate::sources::{self, Since};
+use crate::status::Status;
 use crate::symbols::Real;
 use crate::thread_list;
 use handler::activity::Active;
@@ -408,16 +409,7 @@ fn register_listed(recording: &Recording, present: Present) -> u32 {
 
 /// The signal mask of thread `tid`; 0 if unknown.
 fn mask_of(tid: u32) -> u64 {
-    const KEY: &[u8] = b"\nSigBlk:\t";
-    /// The mask is in the first lines.
-    const PART: usize = 2048;
-    let mut buffer = [0u8; PART];
-    let path = alloc::format!("/proc/self/task/{tid}/status\0");
-    let Ok(path) = core::ffi::CStr::from_bytes_with_nul(path.as_bytes()) else { return 0 };
-    let Ok(text) = kernel::read_file(path, &mut buffer) else { return 0 };
-    let line = text.windows(KEY.len()).position(|part| part == KEY).map(|at| at + KEY.len());
-    let mask = line.and_then(|at| text.get(at..at + 16)).and_then(|digits| core::str::from_utf8(digits).ok());
-    mask.and_then(|digits| u64::from_str_radix(digits, 16).ok()).unwrap_or(0)
+    Status::of_thread(tid).and_then(|status| status.set(b"SigBlk:")).unwrap_or(0)
 }
 
 /// Gives another thread a slot and a timer, unless it has them.

@@ -8,6 +8,7 @@ use core::ptr::NonNull;
 
 use crate::atomic::{AtomicU64, Ordering};
 use crate::layout::PAGE;
+use crate::live_table::{LiveTable, TableView};
 
 /// `SWBLOCKS`, the first word of a table.
 const MAGIC: u64 = u64::from_le_bytes(*b"SWBLOCKS");
@@ -20,22 +21,17 @@ const ENTERING: u64 = 2;
 /// Flag beside an address: the block was freed. Allocators reuse addresses, which then keep their entry.
 const GONE: u64 = 1;
 
-/// The header, on a page of its own.
-#[repr(C)]
-struct Head {
-    magic: AtomicU64,
-    capacity: AtomicU64,
-    untracked: AtomicU64,
-}
-
 /// An entry of the table.
+#[derive(Debug)]
 #[repr(C)]
 struct Entry {
     address: AtomicU64,
     id: AtomicU64,
 }
 
-const _: () = assert!(size_of::<Entry>() == 16 && size_of::<Head>() == 24);
+const ENTRY_BYTES: usize = 16;
+
+const _: () = assert!(size_of::<Entry>() == ENTRY_BYTES);
 
 /// A sampled allocation: the number of its thread in the region, and its number in that thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -90,22 +86,13 @@ impl AllocationNonce {
 
 /// The writer's side of a table.
 #[derive(Debug)]
-pub struct LiveBlocks {
-    base: NonNull<u8>,
-    /// A power of two.
-    capacity: usize,
-}
-
-// SAFETY: the memory is used through atomics alone.
-unsafe impl Send for LiveBlocks {}
-// SAFETY: the memory is used through atomics alone.
-unsafe impl Sync for LiveBlocks {}
+pub struct LiveBlocks(LiveTable<Entry>);
 
 impl LiveBlocks {
     /// Bytes of a table of `capacity` entries.
     #[must_use]
     pub const fn len_for(capacity: usize) -> usize {
-        PAGE + capacity * size_of::<Entry>()
+        LiveTable::<Entry>::len_for(capacity)
     }
 
     /// Makes a table of `capacity` entries, a power of two.
@@ -115,29 +102,15 @@ impl LiveBlocks {
     #[must_use]
     pub unsafe fn format(base: NonNull<u8>, capacity: usize) -> Self {
         debug_assert!(capacity.is_power_of_two());
-        let table = Self { base, capacity };
-        let head = table.head();
-        head.capacity.store(capacity as u64, Ordering::Relaxed);
-        // Pairs with no acquire: readers read the file.
-        head.magic.store(MAGIC, Ordering::Release);
-        table
-    }
-
-    fn head(&self) -> &Head {
-        // SAFETY: the promise of `format`.
-        unsafe { self.base.cast::<Head>().as_ref() }
-    }
-
-    fn entries(&self) -> &[Entry] {
-        // SAFETY: the promise of `format`; entries are made of atomics, for which any bytes will do.
-        unsafe { core::slice::from_raw_parts(self.base.add(PAGE).cast::<Entry>().as_ptr(), self.capacity) }
+        // SAFETY: the caller promises the memory, and an entry consists of atomic words.
+        Self(unsafe { LiveTable::format(base, capacity, MAGIC) })
     }
 
     /// The entries in which the block at `address` may be.
     fn window(&self, address: u64) -> impl Iterator<Item = &Entry> {
         let first = ((address >> 4).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as usize;
-        let entries = self.entries();
-        (0..WINDOW).filter_map(move |step| entries.get(first.wrapping_add(step) & (self.capacity - 1)))
+        let (entries, mask) = (self.0.entries(), self.0.capacity() - 1);
+        (0..WINDOW).filter_map(move |step| entries.get(first.wrapping_add(step) & mask))
     }
 
     /// The entry with this address, freed or not; otherwise the one to use for it.
@@ -187,7 +160,7 @@ impl LiveBlocks {
                 return Inserted::New;
             }
         }
-        self.head().untracked.fetch_add(1, Ordering::Relaxed);
+        self.0.miss();
         Inserted::NoRoom
     }
 
@@ -227,28 +200,24 @@ pub enum Inserted {
 pub struct BlocksView<'a> {
     /// Blocks that found no free entry.
     pub untracked: u64,
-    entries: &'a [u8],
+    entries: &'a [[u8; ENTRY_BYTES]],
 }
 
 impl<'a> BlocksView<'a> {
     /// Parses a copy of the bytes that follow the answers in a region's file; `None` if they are not a table.
     #[must_use]
     pub fn parse(bytes: &'a [u8]) -> Option<Self> {
-        let word = |at: usize| Some(u64::from_le_bytes(*bytes.get(at..)?.first_chunk()?));
-        let capacity = usize::try_from(word(8)?).ok()?;
-        let entries = bytes.get(PAGE..)?.get(..capacity.checked_mul(size_of::<Entry>())?)?;
-        (word(0)? == MAGIC).then_some(Self { untracked: word(16)?, entries })
+        TableView::parse(bytes, MAGIC).map(|TableView { untracked, entries }| Self { untracked, entries })
     }
 
     /// Bytes of the table.
     pub(crate) fn table_len(self) -> usize {
-        PAGE + self.entries.len()
+        PAGE + self.entries.as_flattened().len()
     }
 
     /// The blocks that have not been freed.
     pub fn ids(self) -> impl Iterator<Item = BlockId> + 'a {
-        let (entries, _) = self.entries.as_chunks::<16>();
-        entries.iter().filter_map(|entry| {
+        self.entries.iter().filter_map(|entry| {
             let (address, id) = (u64::from_le_bytes(*entry.first_chunk()?), *entry.last_chunk()?);
             (address > ENTERING && address & GONE == 0).then_some(BlockId(u64::from_le_bytes(id)))
         })
@@ -262,18 +231,12 @@ mod tests {
     use std::vec::Vec;
 
     use super::*;
+    use crate::live_table::with_memory;
 
     fn with_table(capacity: usize, body: impl FnOnce(&LiveBlocks, &dyn Fn() -> Vec<u8>)) {
-        #[repr(align(4096))]
-        #[derive(Clone)]
-        struct Page(#[expect(dead_code, reason = "it is there for its size")] [u8; PAGE]);
-        let mut memory = std::vec![Page([0; PAGE]); LiveBlocks::len_for(capacity).div_ceil(PAGE)];
-        let base = NonNull::new(memory.as_mut_ptr().cast::<u8>()).unwrap();
-        // SAFETY: zeroed, aligned, long enough, and alive until the end of this function.
-        let table = unsafe { LiveBlocks::format(base, capacity) };
-        body(&table, &|| {
-            // SAFETY: the table is zeroed, aligned and long enough; no other thread uses it.
-            unsafe { core::slice::from_raw_parts(base.as_ptr(), LiveBlocks::len_for(capacity)) }.to_vec()
+        with_memory(LiveBlocks::len_for(capacity), |base, bytes| {
+            // SAFETY: zeroed, aligned, long enough, and alive until the end of this function.
+            body(&unsafe { LiveBlocks::format(base, capacity) }, bytes);
         });
     }
 
@@ -311,7 +274,8 @@ mod tests {
                     assert_eq!(table.remove(block << 12), Some(BlockId(round << 8 | block)));
                 }
             }
-            let taken = table.entries().iter().filter(|entry| entry.address.load(Ordering::Relaxed) != NEVER);
+            let taken =
+                table.0.entries().iter().filter(|entry| entry.address.load(Ordering::Relaxed) != NEVER);
             assert_eq!(taken.count(), 20);
             // Other addresses may have them.
             for block in 100..10_000u64 {

@@ -12,21 +12,15 @@ use core::ptr::NonNull;
 use crate::atomic::{AtomicU64, Ordering};
 use crate::layout::PAGE;
 use crate::live_blocks::{BlockId, BlocksView};
+use crate::live_table::{LiveTable, TableView};
 
 /// `SWMAPPED`, the first word of a table.
 const MAGIC: u64 = u64::from_le_bytes(*b"SWMAPPED");
 /// Start address of an empty entry.
 const NOTHING: u64 = 0;
 
-/// The table's header, on a page of its own.
-#[repr(C)]
-struct Head {
-    magic: AtomicU64,
-    capacity: AtomicU64,
-    untracked: AtomicU64,
-}
-
 /// An entry: one part of a mapping.
+#[derive(Debug)]
 #[repr(C)]
 struct Entry {
     start: AtomicU64,
@@ -34,8 +28,9 @@ struct Entry {
     id: AtomicU64,
 }
 
-const _: () = assert!(size_of::<Entry>() == ENTRY_BYTES && size_of::<Head>() == 24);
 const ENTRY_BYTES: usize = 24;
+
+const _: () = assert!(size_of::<Entry>() == ENTRY_BYTES);
 
 /// Kind of a mapping.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -101,18 +96,12 @@ pub const fn kind_of(id: BlockId) -> MappingKind {
 /// The writer's side of the table.
 #[derive(Debug)]
 pub struct LiveMappings {
-    base: NonNull<u8>,
-    capacity: usize,
+    table: LiveTable<Entry>,
     /// Entries from this index on have never been used.
     used: AtomicU64,
     /// 1 while the table is being modified.
     busy: AtomicU64,
 }
-
-// SAFETY: the memory is accessed through atomics only.
-unsafe impl Send for LiveMappings {}
-// SAFETY: the memory is accessed through atomics only, so sharing a reference is sound.
-unsafe impl Sync for LiveMappings {}
 
 /// Part of a mapping.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -127,7 +116,7 @@ impl LiveMappings {
     /// Size in bytes of a table with `capacity` entries.
     #[must_use]
     pub const fn len_for(capacity: usize) -> usize {
-        PAGE + (capacity * ENTRY_BYTES).next_multiple_of(PAGE)
+        LiveTable::<Entry>::len_for(capacity).next_multiple_of(PAGE)
     }
 
     /// Initializes a table with `capacity` entries.
@@ -136,31 +125,18 @@ impl LiveMappings {
     /// `base` must point to [`len_for`](Self::len_for) zeroed, page-aligned bytes that stay mapped and backed.
     #[must_use]
     pub unsafe fn format(base: NonNull<u8>, capacity: usize) -> Self {
-        let table = Self { base, capacity, used: AtomicU64::new(0), busy: AtomicU64::new(0) };
-        let head = table.head();
-        head.capacity.store(capacity as u64, Ordering::Relaxed);
-        // Release: the reader acquires the magic and then sees the header.
-        head.magic.store(MAGIC, Ordering::Release);
-        table
-    }
-
-    fn head(&self) -> &Head {
-        // SAFETY: the caller of `format` promised a mapped, aligned header.
-        unsafe { self.base.cast::<Head>().as_ref() }
-    }
-
-    fn entries(&self) -> &[Entry] {
-        // SAFETY: the caller of `format` promised this many entries; they are atomics, for which any bytes are valid.
-        unsafe { core::slice::from_raw_parts(self.base.add(PAGE).cast::<Entry>().as_ptr(), self.capacity) }
+        // SAFETY: the caller promises the memory, and an entry consists of atomic words.
+        let table = unsafe { LiveTable::format(base, capacity, MAGIC) };
+        Self { table, used: AtomicU64::new(0), busy: AtomicU64::new(0) }
     }
 
     fn used(&self) -> &[Entry] {
-        self.entries().get(..self.used.load(Ordering::Relaxed) as usize).unwrap_or_default()
+        self.table.entries().get(..self.used.load(Ordering::Relaxed) as usize).unwrap_or_default()
     }
 
     /// Counts a mapping, or part of one, that is missing from the table.
     pub fn miss(&self) {
-        self.head().untracked.fetch_add(1, Ordering::Relaxed);
+        self.table.miss();
     }
 
     /// Inserts a part of a mapping. Removes what the table has there: its unmapping was not seen.
@@ -191,7 +167,7 @@ impl LiveMappings {
         let is_free = |entry: &&Entry| entry.start.load(Ordering::Relaxed) == NOTHING;
         let used = self.used();
         let entry = used.iter().find(is_free).or_else(|| {
-            let next = self.entries().get(used.len())?;
+            let next = self.table.entries().get(used.len())?;
             self.used.store(used.len() as u64 + 1, Ordering::Relaxed);
             Some(next)
         });
@@ -230,7 +206,7 @@ impl LiveMappings {
 pub struct MappingsView<'a> {
     /// Mappings, and parts of them, that are missing from it.
     pub untracked: u64,
-    entries: &'a [u8],
+    entries: &'a [[u8; ENTRY_BYTES]],
 }
 
 impl<'a> MappingsView<'a> {
@@ -242,16 +218,12 @@ impl<'a> MappingsView<'a> {
     }
 
     fn parse(bytes: &'a [u8]) -> Option<Self> {
-        let word = |at: usize| Some(u64::from_le_bytes(*bytes.get(at..)?.first_chunk()?));
-        let capacity = usize::try_from(word(8)?).ok()?;
-        let entries = bytes.get(PAGE..)?.get(..capacity.checked_mul(ENTRY_BYTES)?)?;
-        (word(0)? == MAGIC).then_some(Self { untracked: word(16)?, entries })
+        TableView::parse(bytes, MAGIC).map(|TableView { untracked, entries }| Self { untracked, entries })
     }
 
     /// The live parts: id of the mapping and size in bytes of each part.
     pub fn parts(self) -> impl Iterator<Item = (BlockId, u64)> + 'a {
-        let (entries, _) = self.entries.as_chunks::<ENTRY_BYTES>();
-        entries.iter().filter_map(|entry| {
+        self.entries.iter().filter_map(|entry| {
             let (words, _) = entry.as_chunks::<8>();
             let [start, end, id] = *words.first_chunk::<3>()?;
             let [start, end, id] = [start, end, id].map(u64::from_le_bytes);
@@ -267,18 +239,12 @@ mod tests {
     use std::vec::Vec;
 
     use super::*;
+    use crate::live_table::with_memory;
 
     fn with_table(capacity: usize, body: impl FnOnce(&LiveMappings, &dyn Fn() -> Vec<u8>)) {
-        #[repr(align(4096))]
-        #[derive(Clone)]
-        struct Page(#[expect(dead_code, reason = "it is there for its size")] [u8; PAGE]);
-        let mut memory = std::vec![Page([0; PAGE]); LiveMappings::len_for(capacity) / PAGE];
-        let base = NonNull::new(memory.as_mut_ptr().cast::<u8>()).unwrap();
-        // SAFETY: the bytes are zeroed, aligned, long enough, and alive until the end of this function.
-        let table = unsafe { LiveMappings::format(base, capacity) };
-        body(&table, &|| {
-            // SAFETY: the bytes are initialized and alive, and no other thread uses them.
-            unsafe { core::slice::from_raw_parts(base.as_ptr(), LiveMappings::len_for(capacity)) }.to_vec()
+        with_memory(LiveMappings::len_for(capacity), |base, bytes| {
+            // SAFETY: the bytes are zeroed, aligned, long enough, and alive until the end of this function.
+            body(&unsafe { LiveMappings::format(base, capacity) }, bytes);
         });
     }
 

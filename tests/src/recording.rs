@@ -119,6 +119,19 @@ pub fn folded(file: &Path) -> Folded {
     Folded::parse(&read(&["export", "-f", "folded"], file))
 }
 
+/// Exports a profile in every format; the formats that contain names as text must contain `name`.
+pub fn assert_named_in_every_format(file: &Path, name: &str) {
+    for format in ["pprof", "speedscope", "firefox", "jsonl", "flamegraph", "perf", "parquet"] {
+        let out = file.with_extension(format);
+        let outcome = run(Command::new(selfwind()).args(["export", "-f", format, "-o"]).arg(&out).arg(file));
+        assert_eq!(outcome.status, 0, "{format}: {outcome:?}");
+        let text = std::fs::read(&out).expect("it was written");
+        let has_name = text.windows(name.len()).any(|part| part == name.as_bytes());
+        // pprof is compressed, parquet may be; perf has no names at all.
+        assert!(has_name || matches!(format, "pprof" | "perf" | "parquet"), "{format}");
+    }
+}
+
 /// `selfwind ARGUMENTS FILE`, which must succeed; its standard output.
 pub fn read(arguments: &[&str], file: &Path) -> String {
     let outcome = run(Command::new(selfwind()).args(arguments).arg(file));

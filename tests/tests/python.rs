@@ -13,7 +13,7 @@ use std::time::Duration;
 use selfwind_tests::binary::selfwind;
 use selfwind_tests::folded::Folded;
 use selfwind_tests::outcome::{Outcome, run};
-use selfwind_tests::recording::{Recorder, Recording, folded, read};
+use selfwind_tests::recording::{Recorder, Recording, assert_named_in_every_format, folded, read};
 use selfwind_tests::scratch::Scratch;
 use selfwind_tests::skip::skip;
 use selfwind_tests::target::Target;
@@ -251,16 +251,7 @@ fn views_show_lines_and_the_interpreter_if_asked() {
     };
     assert!(!is_loop(&by_function) && is_loop(&export(&["--python-internals"])));
     assert_eq!(by_function.total(), by_line.total());
-    for format in ["pprof", "speedscope", "firefox", "jsonl", "flamegraph", "perf", "parquet"] {
-        let out = recording.file.with_extension(format);
-        let outcome =
-            run(Command::new(selfwind()).args(["export", "-f", format, "-o"]).arg(&out).arg(&recording.file));
-        assert_eq!(outcome.status, 0, "{format}: {outcome:?}");
-        let text = fs::read(&out).expect("it was written");
-        let has_name = text.windows(11).any(|part| part == b"called_back");
-        // pprof is compressed, parquet may be; perf has no names at all.
-        assert!(has_name || matches!(format, "pprof" | "perf" | "parquet"), "{format}");
-    }
+    assert_named_in_every_format(&recording.file, "called_back");
     let report = run(Command::new(selfwind()).arg("report").arg(&recording.file)).stdout;
     assert!(report.contains("burn (python_shares.py:16)"), "{report}");
 }

@@ -36,9 +36,6 @@ impl Countdown {
 
     /// Draws the distance to the next sample, `mean` bytes on average. For a mean of 1 it is 0, which samples everything.
     pub(super) fn draw(&mut self, mean: u64) {
-        if self.random == 0 {
-            self.random = distance::seed(core::ptr::from_ref(self) as u64);
-        }
         self.left = distance::draw(&mut self.random, mean);
     }
 }

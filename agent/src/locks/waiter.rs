@@ -24,7 +24,6 @@ impl Waiter {
     /// Ticks of waiting until the next sample; the mean distance is `mean`.
     pub(super) fn left(&mut self, mean: u64) -> u64 {
         if self.random == 0 {
-            self.random = distance::seed(core::ptr::from_ref(self) as u64);
             self.left = distance::draw(&mut self.random, mean);
         }
         self.left

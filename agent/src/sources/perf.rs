@@ -22,6 +22,7 @@ use crate::journal;
 use crate::kernel::{self, Errno, File};
 use crate::perf_attributes::{Event, SHORTEST_PERIOD_NS, Scope};
 use crate::sources::Since;
+use crate::status::Status;
 
 /// Data pages of a ring, in order of preference: locked memory is limited.
 const SIZES: [usize; 5] = [16, 8, 4, 2, 1];
@@ -185,13 +186,8 @@ pub(super) fn is_user_only() -> bool {
 
 /// Why perf events would do harm in this process although they are permitted; `None` if they would not.
 pub(super) fn harm() -> Option<&'static str> {
-    // On the heap: a process may start on a small stack.
-    let mut buffer = alloc::vec![0u8; 4096];
-    let status = kernel::read_file(c"/proc/self/status", &mut buffer).ok()?;
-    let is_set = |name: &[u8]| {
-        let value = status.split(|byte| *byte == b'\n').find_map(|line| line.strip_prefix(name));
-        value.is_some_and(|value| value.trim_ascii() != b"0")
-    };
+    let status = Status::of_process()?;
+    let is_set = |key: &[u8]| status.value(key).is_some_and(|value| value != b"0");
     if is_set(b"TracerPid:") {
         return Some("the process is traced, and its tracer would see every event");
     }

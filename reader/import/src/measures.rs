@@ -4,10 +4,9 @@
 //! event. So weight times unit is what `perf report` shows as the event count.
 
 use linux_perf_event_reader::{PerfEventType, SamplingPolicy, SoftwareCounterType};
+use selfwind_profile::measure::SECOND_NS;
 
 use crate::header::Attribute;
-
-const SECOND_NS: u64 = 1_000_000_000;
 
 /// What one event counts.
 pub(crate) struct Measure {

@@ -12,6 +12,9 @@ use crate::kernel_event::{self, OFF_PROCESSOR_UNIT_NS};
 use crate::locks::LockValue;
 use crate::mapped_memory;
 
+/// One second in nanoseconds.
+pub const SECOND_NS: u64 = 1_000_000_000;
+
 /// What a unit of weight is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unit {

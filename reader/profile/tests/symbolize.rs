@@ -11,6 +11,7 @@ use std::process::{Child, Command, Stdio};
 use object::{Object, ObjectSection, ObjectSymbol};
 use programs::{Call, addresses, build_id, c_program, directory, function, name, normal, ours, run, split};
 use selfwind_profile::symbolize::{Origin, Request, SymbolSources, symbolize};
+use selfwind_tests::random::Random;
 
 /// What a program says that is asked for these addresses.
 fn answer(mut asked: Child, addresses: &[u64]) -> String {
@@ -172,13 +173,10 @@ fn random_places_of_a_large_program_equal_llvm_symbolizer() {
     let bytes = fs::read(program).unwrap();
     let file = object::File::parse(&*bytes).unwrap();
     let text = file.section_by_name(".text").unwrap();
-    let mut random = 0x2545_f491_4f6c_dd1d_u64;
+    let mut random = Random::new(0x2545_f491_4f6c_dd1d);
     let mut addresses = BTreeSet::new();
     while addresses.len() < count {
-        random ^= random << 13;
-        random ^= random >> 7;
-        random ^= random << 17;
-        addresses.insert(text.address() + (random >> 11) % text.size());
+        addresses.insert(text.address() + random.below(text.size() as usize) as u64);
     }
     let addresses: Vec<u64> = addresses.into_iter().collect();
     let Some(theirs) = llvm(program, &addresses) else {
@@ -366,13 +364,8 @@ fn damaged_files_do_no_harm() {
     run(Command::new("objcopy").args(["--add-section", &section]).arg(&stripped));
     let addresses = addresses(&program, 16, 200, |_| true);
     let damaged = directory.join("damaged");
-    let mut random = 0x2545_f491_4f6c_dd1d_u64;
-    let mut next = move |below: usize| {
-        random ^= random << 13;
-        random ^= random >> 7;
-        random ^= random << 17;
-        (random % below as u64) as usize
-    };
+    let mut random = Random::new(0x2545_f491_4f6c_dd1d);
+    let mut next = move |below| random.below(below);
     for source in [&program, &stripped] {
         let intact = fs::read(source).unwrap();
         // The ends of the file hold its headers and tables: hit more often than chance would.

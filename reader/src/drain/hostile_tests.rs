@@ -8,13 +8,13 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use selfwind_profile::profile_file::{Event, ProfileWriter, SampleRef};
+use selfwind_tests::random::Random;
+use shm_format::layout::PAGE;
 
 use crate::drain::collector::{Collector, Scope};
 use crate::drain::listener::Listener;
 use crate::target::agent_file;
 use crate::terminal::notices::Notices;
-
-const PAGE: usize = 4096;
 
 /// Counts, and writes a profile that nobody reads: what comes out must also be storable.
 struct Counter {
@@ -106,17 +106,6 @@ impl Specimen {
     }
 }
 
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, limit: usize) -> usize {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        (self.0 >> 11) as usize % limit
-    }
-}
-
 #[test]
 fn no_region_breaks_the_reader() {
     let place = std::env::temp_dir().join(format!("selfwind-hostile-{}", std::process::id()));
@@ -131,7 +120,7 @@ fn no_region_breaks_the_reader() {
     assert!(whole.processes == 1 && whole.samples > 10, "{} samples", whole.samples);
     assert!(!path.exists(), "a drained region of a dead process is removed");
 
-    let mut random = Random(0x5eed_cafe_f00d_d00d);
+    let mut random = Random::new(0x5eed_cafe_f00d_d00d);
     let (mut understood, mut most) = (0, 0);
     for round in 0..400 {
         specimen.write(&session, specimen.len, |pages| {

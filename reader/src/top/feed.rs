@@ -10,7 +10,7 @@ use selfwind_profile::events::Events;
 use selfwind_profile::heap::HeapValue;
 use selfwind_profile::locks::Joiner;
 use selfwind_profile::mapped_memory;
-use selfwind_profile::measure::Measure;
+use selfwind_profile::measure::{Measure, SECOND_NS};
 use selfwind_profile::profile::truncation_mark;
 use selfwind_profile::profile_file::{Event, Sample, SessionInfo};
 use selfwind_profile::stats::Tally;
@@ -25,7 +25,6 @@ use crate::wall::Wall;
 
 /// The time over which the sample rate is averaged.
 const RATE_OVER: Duration = Duration::from_secs(2);
-const NANOSECONDS: u64 = 1_000_000_000;
 
 /// One end of a wait for a lock.
 #[derive(Clone)]
@@ -161,7 +160,7 @@ impl Feed {
 
     /// Forgets what has left the window.
     pub(super) fn forget(&mut self) {
-        self.window.forget(clock::monotonic_ns() / NANOSECONDS);
+        self.window.forget(clock::monotonic_ns() / SECOND_NS);
     }
 
     /// Stops the clock: the program has ended.
@@ -200,7 +199,7 @@ impl Feed {
             for part in parts {
                 steps.clear();
                 self.label(sample, &part.stack, &mut steps);
-                self.window.add(part.ns / NANOSECONDS, &steps, part.event, part.weight);
+                self.window.add(part.ns / SECOND_NS, &steps, part.event, part.weight);
                 if let Some(block) = events.block(sample) {
                     self.window.hold(block, &steps, part.event, part.weight);
                 }
@@ -213,7 +212,7 @@ impl Feed {
     fn at_lock(&mut self, sample: &Sample, events: &Events, steps: &[Step]) {
         let Self { at_locks, window, .. } = self;
         let keep =
-            || AtLock { second: sample.ns / NANOSECONDS, wait: events.wait(sample), steps: steps.into() };
+            || AtLock { second: sample.ns / SECOND_NS, wait: events.wait(sample), steps: steps.into() };
         at_locks.take(sample, keep, |wait, end| {
             if let Some((delay, event)) = wait.wait {
                 window.add(wait.second, &end.steps, event, delay);

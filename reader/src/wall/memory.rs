@@ -6,7 +6,8 @@ use std::os::unix::fs::FileExt;
 
 use unwind::Memory;
 
-const PAGE: u64 = 4096;
+use crate::proc::PAGE;
+
 const WORD: u64 = 8;
 /// Maximum number of pages per walk.
 const PAGES: usize = 4096;

@@ -104,13 +104,10 @@ fn request(program: &Path) -> Request {
     let bytes = std::fs::read(program).unwrap();
     let file = object::File::parse(&*bytes).unwrap();
     let text = file.section_by_name(".text").unwrap();
-    let mut random = 0x5eed_1234_9abc_def1_u64;
+    let mut random = selfwind_tests::random::Random::new(0x5eed_1234_9abc_def1);
     let mut addresses = std::collections::BTreeSet::new();
     while addresses.len() < ADDRESSES {
-        random ^= random << 13;
-        random ^= random >> 7;
-        random ^= random << 17;
-        addresses.insert(text.address() + (random >> 11) % text.size());
+        addresses.insert(text.address() + random.below(text.size() as usize) as u64);
     }
     let build_id = file.build_id().unwrap().unwrap_or_default().to_vec();
     Request { path: program.to_owned(), build_id, file: None, addresses: addresses.into_iter().collect() }

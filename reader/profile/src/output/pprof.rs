@@ -52,7 +52,7 @@ mod field {
 }
 
 /// Mappings end at a multiple of this.
-const PAGE: u64 = 4096;
+const PAGE: u64 = shm_format::layout::PAGE as u64;
 
 /// Writes a profile for pprof.
 fn write(profile: &Profile, _: Grouping, out: &mut dyn Write) -> io::Result<()> {

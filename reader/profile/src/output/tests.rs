@@ -1,5 +1,7 @@
 //! Totals, order and names of the outputs, on a made-up profile.
 
+use selfwind_tests::random::Random;
+
 use super::*;
 use crate::profile::fixture;
 
@@ -111,13 +113,8 @@ fn no_profile_breaks_an_output() {
     let (head, payload) = intact.split_at(16 + 12);
     let long = std::env::var_os("SELFWIND_LONG").is_some();
     let rounds = if long { 20_000 } else { 300 };
-    let mut random = 0x5eed_0bad_cafe_f00d_u64;
-    let mut next = move |below: usize| {
-        random ^= random << 13;
-        random ^= random >> 7;
-        random ^= random << 17;
-        (random >> 11) as usize % below
-    };
+    let mut random = Random::new(0x5eed_0bad_cafe_f00d);
+    let mut next = move |below| random.below(below);
     let sources = SymbolSources::none();
     let (mut whole, mut partial) = (0, 0);
     for round in 0..rounds {

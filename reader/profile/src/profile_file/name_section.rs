@@ -367,6 +367,8 @@ impl StoredOrigin {
 
 #[cfg(test)]
 mod tests {
+    use selfwind_tests::random::Random;
+
     use super::*;
 
     /// Many binaries, addresses and names; enough for several blocks.
@@ -462,13 +464,8 @@ mod tests {
     #[test]
     fn damage_is_no_names_and_no_panic() {
         let intact = payloads(&section());
-        let mut random = 0x1234_5678_9abc_def1_u64;
-        let mut next = |below: usize| {
-            random ^= random << 13;
-            random ^= random >> 7;
-            random ^= random << 17;
-            (random >> 11) as usize % below
-        };
+        let mut random = Random::new(0x1234_5678_9abc_def1);
+        let mut next = |below| random.below(below);
         for round in 0..200 {
             let mut payloads = intact.clone();
             let block = next(payloads.len());

@@ -1,5 +1,7 @@
 //! The format survives what files suffer: truncation, damage, later versions.
 
+use selfwind_tests::random::Random;
+
 use super::*;
 use crate::tracepoint::{EventFields, FieldValue, Tracepoint};
 
@@ -341,17 +343,13 @@ fn any_flipped_bit_is_noticed_where_it_is() {
 #[test]
 fn arbitrary_payloads_end_in_events_or_an_error() {
     let valid = file(1)[HEADER_LEN + BLOCK_HEADER_LEN..].to_vec();
-    let mut random = 0x1234_5678_9abc_def1u64;
+    let mut random = Random::new(0x1234_5678_9abc_def1);
     for _ in 0..20_000 {
         let mut payload = valid.clone();
         for _ in 0..4 {
-            random ^= random << 13;
-            random ^= random >> 7;
-            random ^= random << 17;
-            let at = random as usize % payload.len();
-            payload[at] = (random >> 32) as u8;
+            random.damage(&mut payload);
         }
-        payload.truncate(payload.len() - random as usize % 64);
+        payload.truncate(payload.len() - random.below(64));
         let mut bytes = file(0);
         bytes.extend_from_slice(&BLOCK_EVENTS.to_le_bytes());
         bytes.extend_from_slice(&(payload.len() as u32).to_le_bytes());

@@ -353,6 +353,8 @@ mod tests {
 
     use unwind::{End, Frame};
 
+    use selfwind_tests::random::Random;
+
     use super::*;
     use crate::call_tree::Stacks;
     use crate::profile::{Profile, of_events};
@@ -376,13 +378,8 @@ mod tests {
             let source = "/tmp/map".into();
             events.push(Event::Generated(GeneratedCode { process: id, source, functions }));
         }
-        let mut state = 0x2545_f491_4f6c_dd1d_u64;
-        let mut below = |limit: u64| {
-            state ^= state << 13;
-            state ^= state >> 7;
-            state ^= state << 17;
-            (state >> 11) % limit
-        };
+        let mut random = Random::new(0x2545_f491_4f6c_dd1d);
+        let mut below = |limit| random.below(limit) as u64;
         for _ in 0..3000 {
             let found = [FoundBy::Cfi, FoundBy::Cfi, FoundBy::FramePointer, FoundBy::Guess];
             let mut frame = |n| {

@@ -109,6 +109,8 @@ fn u64_at(bytes: &[u8], at: usize) -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use selfwind_tests::random::Random;
+
     use super::*;
 
     fn hit(hits: &[u64]) -> impl Fn(u64, u64) -> bool + '_ {
@@ -173,15 +175,11 @@ mod tests {
             let read = parse(&intact[..len], hit(&hits)).map(|functions| functions.len());
             assert!(matches!(read, Ok(0..=3)) == (len >= HEADER as usize), "{len}");
         }
-        let mut random = 0x1234_5678_9abc_def1_u64;
+        let mut random = Random::new(0x1234_5678_9abc_def1);
         for _ in 0..20_000 {
             let mut bytes = intact.clone();
             for _ in 0..3 {
-                random ^= random << 13;
-                random ^= random >> 7;
-                random ^= random << 17;
-                let at = random as usize % bytes.len();
-                bytes[at] = (random >> 32) as u8;
+                random.damage(&mut bytes);
             }
             let _ = parse(&*bytes, hit(&hits));
         }

@@ -114,6 +114,8 @@ impl SymbolCache {
 mod tests {
     use std::fs::File;
 
+    use selfwind_tests::random::Random;
+
     use super::*;
     use crate::names::NameId;
     use crate::private_directory::private_directory;
@@ -197,15 +199,11 @@ mod tests {
         for len in 0..intact.len() {
             assert!(CacheFile::decode(intact[..len].to_vec()).is_none(), "{len}");
         }
-        let mut random = 0x1234_5678_9abc_def1_u64;
+        let mut random = Random::new(0x1234_5678_9abc_def1);
         for _ in 0..20_000 {
             let mut bytes = intact.clone();
             for _ in 0..3 {
-                random ^= random << 13;
-                random ^= random >> 7;
-                random ^= random << 17;
-                let at = 12 + random as usize % (bytes.len() - 12);
-                bytes[at] = (random >> 32) as u8;
+                random.damage(&mut bytes[12..]);
             }
             let checksum = crc32fast::hash(&bytes[12..]);
             bytes[8..12].copy_from_slice(&checksum.to_le_bytes());
