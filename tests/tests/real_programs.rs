@@ -149,9 +149,10 @@ fn node_with_its_generated_code() {
 }
 
 /// Builds a program of Go's among the targets.
-fn build_go(source: &str, cgo: &str, binary: &Path) {
+fn build_go(sources: &[&str], cgo: &str, binary: &Path) {
     let mut go = Command::new(program("go"));
-    go.args(["build", "-o"]).arg(binary).arg(workspace().join("tests/targets").join(source));
+    let sources = sources.iter().map(|source| workspace().join("tests/targets").join(source));
+    go.args(["build", "-o"]).arg(binary).args(sources);
     go.env("GO111MODULE", "off").env("CGO_ENABLED", cgo).env("GOCACHE", target_dir().join("go-cache"));
     let built = run(&mut go);
     assert_eq!(built.status, 0, "{built:?}");
@@ -165,7 +166,7 @@ fn go_that_links_itself() {
     }
     let scratch = Scratch::new();
     let binary = scratch.join("go_links_itself");
-    build_go("go_links_itself.go", "1", &binary);
+    build_go(&["go_links_itself.go"], "1", &binary);
     for source in ["auto", "perf", "cpu", "itimer"] {
         let recording = Recorder::at(9973).event(source).record(&binary, &[""; 0]);
         assert_eq!(recording.outcome.status, 0, "{source}: {:?}", recording.outcome);
@@ -183,7 +184,7 @@ fn go_with_its_own_stacks_and_signals() {
     }
     let scratch = Scratch::new();
     let (binary, tables) = (scratch.join("go_routines"), scratch.join("tables"));
-    build_go("go_routines.go", "1", &binary);
+    build_go(&["go_routines.go"], "1", &binary);
     for (source, is_known) in [("cpu", false), ("cpu", true), ("itimer", true), ("perf", true)] {
         let recorder = Recorder::at(499).event(source);
         let recorder = if is_known {
@@ -217,12 +218,13 @@ fn go_with_its_own_stacks_and_signals() {
 #[test]
 fn go_that_runs_already() {
     if !is_installed("go") {
-        return println!("go is not installed (apt-get install golang-go): nothing was tested");
+        return skip("go is not installed (Debian: golang-go)");
     }
     let attacher = Attacher::new();
     for cgo in ["0", "1"] {
         let binary = attacher.scratch.join(&format!("go_runs_{cgo}"));
-        build_go(if cgo == "0" { "go_runs.go" } else { "go_runs_c.go" }, cgo, &binary);
+        let sources = ["go_runs.go", "go_runs_c.go"];
+        build_go(if cgo == "0" { &sources[..1] } else { &sources }, cgo, &binary);
         let guest = Guest::start(&binary, &["3000"]);
         let file = attacher.scratch.join("go.data");
         let path = file.to_str().expect("UTF-8");

@@ -12,6 +12,7 @@ use selfwind_tests::single_step::oracle::{Hole, Oracle, Verdict};
 use selfwind_tests::single_step::stepper::{Plan, Stepper, Summary};
 use selfwind_tests::single_step::tracee::Tracee;
 use selfwind_tests::single_step::walker::{Rules, Walker};
+use selfwind_tests::skip::skip;
 use selfwind_tests::target::{Target, is_installed};
 
 /// lea -8(%r10),%rsp; ret
@@ -184,8 +185,7 @@ fn gcc_with_frame_pointers() {
 #[test]
 fn clang() {
     if !is_installed("clang") {
-        println!("no clang");
-        return;
+        return skip("clang is not installed");
     }
     let target = steps("lazy", &[]).by("clang");
     check(&Case {

@@ -69,6 +69,7 @@ mod rule;
 mod rule_cache;
 mod rules;
 mod section;
+mod splice;
 mod stack_cache;
 #[cfg(all(test, feature = "compile"))]
 mod stack_cache_tests;

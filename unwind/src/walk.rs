@@ -17,6 +17,7 @@ use crate::regions::{NoRegions, RegionStep, Regions};
 use crate::rule::Kind;
 use crate::rule_cache::{FastRule, RuleCache};
 use crate::rules::Rules;
+use crate::splice::Splice;
 use crate::stack_cache::{CachedFrame, CommonFrame, StackCache};
 use crate::step::{self, FrameRegisters};
 use crate::tracked::Tracked;
@@ -107,24 +108,6 @@ enum Stepped {
     /// By a fast rule.
     Fast(CachedFrame),
     Otherwise(FoundBy),
-}
-
-/// The frames that this walk has in common with the previous one.
-#[derive(Clone, Copy)]
-struct Splice {
-    /// Number of the first common frame in this walk.
-    from: usize,
-    /// Number of the frame after the last common one.
-    until: usize,
-    /// Index of the first common frame in the stack cache.
-    index: usize,
-}
-
-impl Splice {
-    /// Index in the stack cache that frame `number` has if it is common, too.
-    fn index_of(&self, number: usize) -> usize {
-        self.index + (number - self.from)
-    }
 }
 
 struct Walker<'w, 'm, M, R> {
