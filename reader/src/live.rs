@@ -225,7 +225,7 @@ impl Live {
         kernel.collect::<Vec<_>>().into_iter().chain(user.iter().cloned()).collect()
     }
 
-    /// Names a kernel address at once, as the symbols are at hand.
+    /// Names a kernel address at once, because the symbols are loaded already.
     fn locate_in_kernel(&mut self, address: u64) -> Located {
         if address == WAKE_LATENCY || address >= WALL_MARKS {
             return Located { binary: None, address, found_by: FoundBy::Cfi };

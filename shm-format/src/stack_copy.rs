@@ -11,15 +11,15 @@ use crate::record::RecordKind;
 const PIECE_WORDS: usize = 240;
 /// Bytes of a copy in one piece.
 const PIECE: usize = (PIECE_WORDS - 1) * 8;
-/// Most pieces of one copy: the longest copy at 18 bytes per word.
+/// Maximum number of pieces of one copy: the longest copy at 18 bytes per word.
 const PIECES: u32 = (1 << 20) / PIECE as u32 * 18 / 8 + 2;
 /// In the first word of a piece: it is the last one.
 const LAST: u64 = 1 << 32;
-/// Most bytes of a stack that are copied.
+/// Maximum number of bytes copied of a stack.
 pub const COPY_MOST: u64 = 1 << 20;
-/// Most words of one copy: the requested bytes, and those below the stack pointer.
+/// Maximum number of words of one copy: the requested bytes, and those below the stack pointer.
 const WORDS_MOST: u64 = COPY_MOST / 8 + 64;
-/// Most registers of a copy.
+/// Maximum number of registers in a copy.
 const REGISTERS_MOST: u8 = 64;
 
 /// Flags of the head.

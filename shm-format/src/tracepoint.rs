@@ -7,9 +7,9 @@
 
 use crate::record::RecordKind;
 
-/// Most fields of an event.
+/// Maximum number of fields of an event.
 pub const FIELDS_MOST: usize = 12;
-/// Most bytes of a string; longer ones are truncated.
+/// Maximum length of a string in bytes; longer ones are truncated.
 pub(crate) const STRING_MOST: usize = 256;
 
 /// Bits of the first word: `0:3 | stack:1 | count:4 | types:24 | id:32`.

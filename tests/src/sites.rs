@@ -41,7 +41,7 @@ pub fn assert_exact(file: &Path, said: &str, values: [&str; 4]) {
     }
 }
 
-/// Runs a recorder whose program waits after so many lines, which are returned; then the program is killed.
+/// Runs a recorder whose program waits after this many lines, which are returned; then the program is killed.
 pub fn killed_after(mut recorder: Command, lines: usize) -> String {
     let mut child = recorder.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().expect("selfwind runs");
     let mut pipe = BufReader::new(child.stdout.take().expect("piped"));

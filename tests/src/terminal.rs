@@ -18,7 +18,7 @@ pub struct Terminal {
 }
 
 impl Terminal {
-    /// Starts a shell in `directory`, with these variables, in so many columns and lines.
+    /// Starts a shell in `directory`, with these variables, with this many columns and lines.
     pub fn new(directory: &Path, columns: u16, lines: u16, variables: &[(&str, &str)]) -> Self {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);

@@ -44,7 +44,7 @@ fn exceptions_are_unwound_from_copies() {
     let recording = record_unharmed(&recorder("both"), &throw, &[] as &[&str]);
     let stats = recording.stats();
     let [identical, differ] = ["identical", "differ"].map(|name| stats.detail(&["copy", name]));
-    // During the jump to a landing pad libgcc's call frame information is wrong: the thread's own walk goes astray.
+    // During the jump to a landing pad libgcc's call frame information is wrong: the thread's own walk is wrong.
     let text = read(&["report", "--differences", "--json", "--limit", "0"], &recording.file);
     assert!(identical >= 50 && differ * 30 <= identical, "{text}");
     let told: serde_json::Value = serde_json::from_str(&text).expect("JSON");

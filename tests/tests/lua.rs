@@ -179,7 +179,7 @@ fn no_stack_is_impossible() {
             }
             println!("{what}: {looked_at} of {}, {gaps} with a gap", folded.total());
             assert!(looked_at * 100 >= folded.total() * 95, "{what}: {looked_at} of {}", folded.total());
-            // 4 %, and three standard deviations of so many samples.
+            // 4 %, and three standard deviations of this number of samples.
             let samples = recording.stats().number("samples") as f64;
             let allowed = (0.04 + 3.0 * (0.04 / samples).sqrt()) * folded.total() as f64;
             assert!(gaps as f64 <= allowed, "{what}: {gaps} gaps of {}", folded.total());

@@ -22,7 +22,7 @@ pub enum End {
     LostRegister = 7,
     /// A region's unwinder returned an invalid caller: no program counter, no stack pointer, or no code there.
     BadUnwinder = 8,
-    /// The word that the rule gives as the return address does not point behind a call. Seen where a program has
+    /// The word that the rule gives as the return address does not point after a call. Seen where a program has
     /// switched stacks.
     NoCode = 9,
 }

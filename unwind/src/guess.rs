@@ -13,7 +13,7 @@ use crate::modules::Modules;
 use crate::stack_cache::{CachedFrame, StackCache};
 use crate::walk::Walk;
 
-/// Finds every word from the stack pointer up to `until` that points behind a call in a module. The frames are in
+/// Finds every word from the stack pointer up to `until` that points after a call in a module. The frames are in
 /// [`StackCache::frames`], at most `most` of them; all but the first are marked as guessed.
 ///
 /// Async-signal-safe, like [`walk`](fn@crate::walk).

@@ -352,7 +352,7 @@ mod tests {
         assert_eq!(record(&modules, &at, &mut Goroutine, &mut RecordChain::new(0x7000)), None);
     }
 
-    /// A stack that ends at 0x7000, with other memory behind it.
+    /// A stack that ends at 0x7000, with other memory above it.
     #[derive(Default)]
     struct Ended {
         distrusted: bool,

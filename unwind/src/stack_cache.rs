@@ -192,7 +192,7 @@ pub(crate) struct CommonFrame {
 }
 
 impl StackCache {
-    /// Most frames of one walk.
+    /// Maximum number of frames of one walk.
     pub const CAPACITY: usize = CAPACITY;
 
     /// A cache without a previous walk. Zeroed memory is one, too, after a call of [`forget`](Self::forget).

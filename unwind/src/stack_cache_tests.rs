@@ -90,7 +90,7 @@ struct World {
 impl Memory for World {
     fn read(&mut self, address: u64) -> Option<u64> {
         if (TEXT..TEXT + FUNCTION * FUNCTIONS.len() as u64).contains(&address) {
-            // Every address is behind a call.
+            // Every address follows a call.
             return Some(u64::from_le_bytes([0x90, 0x90, 0x90, 0x90, 0x90, 0x90, 0xff, 0xd0]));
         }
         self.stacks.iter().zip(STACKS).find_map(|(words, start)| {

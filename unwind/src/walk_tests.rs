@@ -277,7 +277,7 @@ fn a_word_that_no_call_returns_to_is_no_frame() {
             };
             let known = [&[leaf], &words[..words.len() - 1]].concat();
             assert_eq!(walk(Words::stack(words)), (known.clone(), End::NoCode));
-            // The word points to readable memory, but not behind a call.
+            // The word points to readable memory, but not after a call.
             assert_eq!(walk(Words::stack(words).set(word - 8, 0)), (known.clone(), End::NoCode));
             // The word points into code generated at run time.
             let (frames, _) = walk(Words::stack(words).call_before(word));
@@ -310,7 +310,7 @@ fn an_entry_point_with_cfi_is_no_stub() {
     let module = Module {
         start: LEAF,
         end: UNCOVERED,
-        // The outermost function ends 16 bytes behind the entry point.
+        // The outermost function ends 16 bytes after the entry point.
         entry: ROOT + 0x1000 - 16,
         eh_frame: Some(world.eh_frame.section()),
         ..Module::default()

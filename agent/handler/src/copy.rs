@@ -4,7 +4,7 @@
 //! Unwinding needs the addresses that functions return to and where their frames are: code addresses, and addresses of
 //! the stack itself. Everything else is data of the program and must not leave the process, except for registers that
 //! the rule of the interrupted instruction uses. Generated code cannot be recognised by its address; there a word of a
-//! frame record is copied if it points behind a call, or if a walk would accept it (`unwind::Jumps`), as is the program
+//! frame record is copied if it points after a call, or if a walk would accept it (`unwind::Jumps`), as is the program
 //! counter in a signal frame.
 
 use shm_format::{CopiedWord, CopyEnd, CopyHead, CopyWriter, Loss, RecordKind, StackHead};

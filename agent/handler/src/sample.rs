@@ -93,7 +93,7 @@ impl<'a> Sample<'a> {
         Self { recording, slot, walk, frames }
     }
 
-    /// Scans the interrupted stack: every word that points behind a call is a frame. The caller is inside the slot's
+    /// Scans the interrupted stack: every word that points after a call is a frame. The caller is inside the slot's
     /// nesting guard.
     #[inline(never)]
     pub(crate) fn guess(recording: &'a Recording, slot: &'a Slot, context: Context<'_>) -> Self {

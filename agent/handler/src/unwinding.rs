@@ -9,7 +9,7 @@ pub enum Unwind {
     Copy,
     /// A copy reduced to code addresses.
     CopyCode,
-    /// A scan: every word that points behind a call.
+    /// A scan: every word that points after a call.
     Guess,
     /// Both frames and a copy.
     Both,

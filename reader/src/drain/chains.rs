@@ -28,7 +28,7 @@ struct Chain {
 struct Kept {
     /// The numbers of their records, which rise, and where their frames begin and end.
     stacks: Vec<(u64, u32, u32)>,
-    /// From the root, one stack behind the other.
+    /// Frames of all stacks, one stack after the other, root first.
     frames: Vec<u64>,
 }
 

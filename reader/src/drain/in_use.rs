@@ -5,7 +5,7 @@ use selfwind_profile::mapped_memory;
 use selfwind_profile::profile_file::{Event, LiveBlocks, LiveMappings, Setting};
 use shm_format::{BlocksView, MappingsView};
 
-/// Adds to `events` the sampled blocks that nobody has freed and the mappings that are left, from a process's `tables`.
+/// Adds the sampled blocks that are not freed and the remaining mappings to `events`, from a process's `tables`.
 pub(super) fn report(process: u32, tables: &[u8], events: &mut Vec<Event>) {
     let complain = |key: &str, untracked, value: String| {
         (untracked > 0).then(|| Event::Setting(Setting { process, key: key.into(), value }))

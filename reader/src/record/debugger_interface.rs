@@ -25,7 +25,7 @@ pub(super) const SOURCE: &str = "[jit]";
 const DESCRIPTOR: &str = "__jit_debug_descriptor";
 /// How often the list is read.
 const READ_EVERY: Duration = Duration::from_millis(200);
-/// Reading takes at most one part in so many of the recorder's time.
+/// Reading takes at most this fraction (1/N) of the recorder's time.
 const TIME_SHARE: u32 = 50;
 /// Limits for one reading: files in a list, bytes of all new files, time for their symbols.
 const FILES_MAX: usize = 1 << 16;

@@ -94,7 +94,7 @@ impl Destination {
     }
 }
 
-/// Takes a file for as long as it is open; where files cannot be locked, nothing tells of others.
+/// Locks a file for as long as it is open. If files cannot be locked there, other recorders go unnoticed.
 fn claim(file: &File) -> io::Result<()> {
     let busy = file.metadata()?.is_file()
         && flock(file, FlockOperation::NonBlockingLockExclusive) == Err(rustix::io::Errno::WOULDBLOCK);

@@ -22,7 +22,7 @@ pub(crate) struct Sources {
 /// A source other than a clock: records what the program does.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Probe {
-    /// Allocations: one sample per so many bytes on average; 1 records all.
+    /// Allocations: one sample per this many bytes on average; 1 records all.
     Allocations(u64),
     /// Memory mappings.
     Mappings,
@@ -30,7 +30,7 @@ pub(crate) enum Probe {
     Wall,
     /// The program's own tracepoints.
     Tracepoints(Tracepoints),
-    /// Waits for locks: one sample per so many nanoseconds of waiting on average; 1 records all.
+    /// Waits for locks: one sample per this many nanoseconds of waiting on average; 1 records all.
     Locks(u64),
 }
 

@@ -25,7 +25,7 @@ use crate::target::request::{NoStack, RequestOptions, Target, ask};
 const INTERVAL: Duration = Duration::from_millis(50);
 /// Time between two readings while one is not.
 const SHORT_INTERVAL: Duration = Duration::from_millis(10);
-/// After so many readings, list the threads even if their number is unchanged: one may have ended and another started.
+/// After this many readings, list the threads even if their number is unchanged: one may have ended and another started.
 const LIST_EVERY: u32 = 20;
 /// Time to wait for a thread's answer before the request is repeated.
 const ANSWER_TIMEOUT: Duration = Duration::from_millis(20);

@@ -49,7 +49,7 @@ pub(super) struct Feed {
     /// Waits for locks, and the stacks of who ended them.
     at_locks: Joiner<AtLock>,
     tally: Tally,
-    /// Recent times, and the number of samples by then.
+    /// Recent times, each with the number of samples up to it.
     rate: VecDeque<(Instant, u64)>,
     samples: u64,
     began: Instant,

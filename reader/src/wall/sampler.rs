@@ -20,11 +20,11 @@ use super::{Message, receive};
 use crate::proc;
 use crate::target::clock;
 
-/// Sampling takes at most one part in so many of a CPU.
+/// Sampling takes at most this fraction (1/N) of a CPU.
 const CPU_SHARE: u32 = 20;
-/// Weight of the latest pass in the moving average of the cost: one part in so many.
+/// Weight (1/N) of the latest pass in the moving average of the cost.
 const SMOOTHING: u32 = 64;
-/// After so many passes, search for threads that no agent has reported.
+/// After this many passes, search for threads that no agent has reported.
 const SEARCH_EVERY: u32 = 16;
 /// Markers other than system calls.
 const READY: u16 = NO_CALL - 1;

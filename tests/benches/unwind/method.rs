@@ -2,7 +2,7 @@
 
 use crate::workload::Walkway;
 
-/// Most frames a method may report; stacks of the bench stay well below.
+/// Maximum number of frames that a method may report; stacks of the bench stay well below.
 pub(crate) const MOST: usize = 128;
 
 /// Return addresses, innermost first; the method's own frames may come before the workload's.

@@ -17,7 +17,7 @@ use super::tracee::Tracee;
 pub struct Mapping {
     /// First address.
     pub start: u64,
-    /// First address behind it.
+    /// End address, exclusive.
     pub end: u64,
     /// Offset in the file, bytes.
     pub offset: u64,
@@ -61,7 +61,7 @@ pub struct Image {
     pub path: String,
     /// First mapped address.
     pub start: u64,
-    /// First address behind the last mapping.
+    /// End of the last mapping.
     pub end: u64,
     /// Address minus link-time address.
     pub bias: u64,

@@ -25,7 +25,7 @@ pub struct Entry {
 /// What an entry's address is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Kind {
-    /// The instruction behind a call.
+    /// The instruction after a call.
     Return,
     /// The instruction that a signal interrupted.
     Interrupted,
@@ -34,7 +34,7 @@ pub enum Kind {
 }
 
 impl Entry {
-    /// Whether the address is the next instruction to run there, rather than the one behind a call.
+    /// Whether the address is the next instruction to run there, rather than the one after a call.
     pub fn is_exact(&self) -> bool {
         self.kind != Kind::Return
     }
@@ -102,7 +102,7 @@ impl Shadow {
         entries.push(Entry { slot: frame, address: restorer, kind: Kind::Return });
     }
 
-    /// A return set the stack pointer to `sp`: what it used up is gone for good.
+    /// A return set the stack pointer to `sp`: the slots that it popped are gone.
     pub fn returned(&mut self, sp: u64) {
         let taken = std::mem::take(&mut self.taken);
         self.prune(sp);

@@ -82,9 +82,9 @@ pub enum Landing {
 /// What to run.
 #[derive(Clone, Copy, Debug)]
 pub struct Plan {
-    /// Stop after so many instructions; the program is killed then.
+    /// Stop after this many instructions; the program is killed then.
     pub limit: u64,
-    /// Send this signal at every so many instructions, where the program catches it.
+    /// Send this signal every this many instructions, if the program catches it.
     pub inject: Option<(Signal, u64)>,
 }
 

@@ -181,7 +181,7 @@ impl<'a> Processes<'a> {
         self.find_frames(pid, ns, Mode::Walk, registers, memory, take)
     }
 
-    /// Like [`frames`](Self::frames) without unwinding: every word of the stack that points behind a call in a file is
+    /// Like [`frames`](Self::frames) without unwinding: every word of the stack that points after a call in a file is
     /// a frame.
     pub fn guesses(&mut self, sample: &Sample<'_>, take: impl FnMut(PlacedFrame<'_, 'a>)) -> Walk {
         let process = self.processes.entry(sample.pid).or_default();

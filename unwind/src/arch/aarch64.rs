@@ -252,7 +252,7 @@ pub(crate) enum Call {
     Indirect,
 }
 
-/// Recognises Go's `goexit`: a call between two moves of a register to itself, with `pc` behind the first move. The
+/// Recognises Go's `goexit`: a call between two moves of a register to itself, with `pc` after the first move. The
 /// first function of a goroutine returns there although nothing there called it. Gives the target of that call.
 pub(crate) fn goroutine_end<M: Memory>(pc: u64, memory: &mut M) -> Option<u64> {
     const MOVE_TO_ITSELF: u32 = 0xaa00_03e0;

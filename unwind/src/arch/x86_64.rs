@@ -176,7 +176,7 @@ pub(crate) fn is_signal_restorer<M: Memory>(pc: u64, memory: &mut M) -> bool {
     }
 }
 
-/// Recognises Go's `goexit`: `nop; call; nop` with `pc` behind the first nop. The first function of a goroutine returns
+/// Recognises Go's `goexit`: `nop; call; nop` with `pc` after the first nop. The first function of a goroutine returns
 /// there although nothing there called it. Gives the target of the call.
 pub(crate) fn goroutine_end<M: Memory>(pc: u64, memory: &mut M) -> Option<u64> {
     match memory.read(pc.checked_sub(1)?)?.to_le_bytes() {

@@ -118,7 +118,7 @@ pub(crate) fn set_extended_state(tid: pid_t, state: &[u8]) -> io::Result<()> {
     request(libc::PTRACE_SETREGSET, tid, NT_X86_XSTATE, (&raw mut place).cast()).map(drop)
 }
 
-/// The instructions of a stopped thread's system call filter `index`, the latest first; ENOENT if there are not so many.
+/// The instructions of a stopped thread's system call filter `index`, the latest first; ENOENT if there are fewer.
 /// Takes CAP_SYS_ADMIN.
 pub(crate) fn filter(tid: pid_t, index: usize) -> io::Result<Vec<libc::sock_filter>> {
     let count = request(PTRACE_SECCOMP_GET_FILTER, tid, index, ptr::null_mut())? as usize;
