@@ -194,7 +194,7 @@ fn damaged_tables_are_refused_and_replaced() {
         let source = Source::default();
         compile::set_source(table, &source);
     });
-    case.is_refused_and_replaced("the table of another build-id");
+    case.is_refused_and_replaced("the table belongs to another build-id");
 }
 
 #[test]

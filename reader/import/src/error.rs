@@ -35,10 +35,10 @@ pub enum ImportError {
     #[error("it has {0} events, and a profile can have at most 255; choose fewer with `perf record -e`")]
     TooManyEvents(usize),
     /// Records do not say which event they belong to.
-    #[error("its events cannot be told apart; record them with the same options, or one at a time")]
+    #[error("its records do not say which event they belong to; record the events with the same options, or one at a time")]
     MixedEvents,
     /// The samples contain counter values.
-    #[error("its samples hold counters (`:S` or --sample-read); record again without")]
+    #[error("its samples contain counter values (`:S` or --sample-read); record again without them")]
     SampleRead,
     /// The samples lack a field that every profile needs.
     #[error("its samples lack {0}; record again without options that leave it out (such as --no-timestamp)")]

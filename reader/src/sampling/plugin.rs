@@ -10,9 +10,9 @@ use std::path::{Path, PathBuf};
 pub(crate) enum PluginError {
     #[error("{0}: {1}")]
     Unreadable(PathBuf, std::io::Error),
-    #[error("{0} is no shared object for this machine; build it with `cc -shared -fPIC`")]
+    #[error("{0} is not a shared object for this machine; build it with `cc -shared -fPIC`")]
     NoLibrary(PathBuf),
-    #[error("{0}: the loader takes no path with a space or a colon in it; move the file")]
+    #[error("{0}: the loader does not accept a path that contains a space or a colon; move the file")]
     Separator(PathBuf),
 }
 

@@ -44,7 +44,7 @@ pub(crate) enum Unusable {
     #[error("{0}")]
     Damaged(#[from] TableError),
     /// It belongs to another file.
-    #[error("the table of another build-id")]
+    #[error("the table belongs to another build-id")]
     Misnamed,
 }
 
