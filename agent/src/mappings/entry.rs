@@ -4,18 +4,14 @@
 
 use core::arch::{global_asm, naked_asm};
 
+use crate::preserved_registers::PreservedRegisters;
+
 /// A call, as the code below pushes it on the stack.
 #[repr(C)]
 pub(super) struct Call {
     number: usize,
     pub(super) arguments: [u64; 6],
-    r15: u64,
-    r14: u64,
-    r13: u64,
-    r12: u64,
-    rbx: u64,
-    rbp: u64,
-    return_address: u64,
+    preserved: PreservedRegisters,
 }
 
 // Entered by a jump, with the function's number in r11 and everything else as at the function's entry. Pushes `Call`,
@@ -95,10 +91,6 @@ impl Call {
 
     /// The calling function.
     pub(super) fn caller(&self) -> handler::caller::Caller {
-        handler::caller::Caller {
-            entry: ENTRIES.get(self.number).map_or(0, |entry| *entry as usize as u64),
-            stack_pointer: &raw const self.return_address as u64,
-            preserved: [self.rbx, self.rbp, self.r12, self.r13, self.r14, self.r15],
-        }
+        self.preserved.caller(ENTRIES.get(self.number).map_or(0, |entry| *entry as usize as u64))
     }
 }

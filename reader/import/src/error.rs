@@ -35,7 +35,9 @@ pub enum ImportError {
     #[error("it has {0} events, and a profile can have at most 255; choose fewer with `perf record -e`")]
     TooManyEvents(usize),
     /// Records do not say which event they belong to.
-    #[error("its records do not say which event they belong to; record the events with the same options, or one at a time")]
+    #[error(
+        "its records do not say which event they belong to; record the events with the same options, or one at a time"
+    )]
     MixedEvents,
     /// The samples contain counter values.
     #[error("its samples contain counter values (`:S` or --sample-read); record again without them")]

@@ -270,7 +270,9 @@ fn write(format: Format, grouping: Grouping, profile: &Profile, out: &mut dyn Wr
         Writer::Named(write) | Writer::Detailed(write) | Writer::Timed(write) => {
             Ok(write(profile, grouping, out)?)
         }
-        Writer::Recorded => anyhow::bail!("{} is written from a recording, not from a profile with names", format.name()),
+        Writer::Recorded => {
+            anyhow::bail!("{} is written from a recording, not from a profile with names", format.name())
+        }
     }
 }
 
