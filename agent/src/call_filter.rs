@@ -6,6 +6,7 @@
 
 use alloc::vec;
 use alloc::vec::Vec;
+use core::sync::atomic::{AtomicBool, Ordering};
 
 use crate::kernel;
 
@@ -74,8 +75,28 @@ pub(crate) fn permits_signals(address: usize) -> bool {
     read(address).is_some_and(|program| permits_return(&program))
 }
 
+/// Some filter of this process would kill for what an agent calls. The kernel takes the strictest answer of all filters, so
+/// each can be judged by itself.
+static FORBIDS_AGENTS: AtomicBool = AtomicBool::new(false);
+
+/// Whether all filters that this process has installed permit an agent, and so the evaluation of another filter.
+pub(crate) fn permit_agents() -> bool {
+    !FORBIDS_AGENTS.load(Ordering::Relaxed)
+}
+
+/// Sets what [`permit_agents`] answers.
+pub(crate) fn set_permit_agents(permit: bool) {
+    FORBIDS_AGENTS.store(!permit, Ordering::Relaxed);
+}
+
+/// Adds the filter that is described at `address` (0 for strict mode); the answer is then that of [`permit_agents`].
+pub(crate) fn add(address: usize) -> bool {
+    set_permit_agents(permit_agents() && address != 0 && permits_agent(address));
+    permit_agents()
+}
+
 /// True if an agent may start and sample under that filter: nothing that it calls is fatal.
-pub(crate) fn permits_agent(address: usize) -> bool {
+fn permits_agent(address: usize) -> bool {
     read(address).is_some_and(|program| {
         permits_return(&program) && OF_AN_AGENT.iter().all(|&number| is_harmless(&program, number))
     })

@@ -17,12 +17,13 @@ mod signals;
 mod stacks;
 mod threads;
 mod timers;
+mod tracing;
 
 use crate::symbols::{self, Real};
 
 /// Looks up all real functions, in one pass over the loaded objects.
 pub(crate) fn find_real_functions() {
-    let groups: [&[&Real]; 11] = [
+    let groups: [&[&Real]; 12] = [
         &real::REAL,
         &crate::threads::REAL,
         &crate::process::REAL,
@@ -34,6 +35,7 @@ pub(crate) fn find_real_functions() {
         &signals::REAL,
         &stacks::REAL,
         &threads::REAL,
+        &tracing::REAL,
     ];
     symbols::resolve(&groups.concat());
     timers::find_real_functions();

@@ -67,9 +67,9 @@ mod session;
 mod signal_stacks;
 mod signals;
 mod sources;
-mod status;
 mod symbols;
 mod thread_list;
+mod thread_status;
 mod threads;
 mod tracepoints;
 

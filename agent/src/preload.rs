@@ -47,12 +47,13 @@ pub(crate) fn remember() {
 }
 
 /// Checks whether the agent can be loaded at an exec before which that may no longer be asked: after the filter whose
-/// description is at the address `filter` (0 if unknown). An agent that the filter would kill is kept out, for good, because
-/// filters add up.
+/// description is at the address `filter` (0 for strict mode). An agent that the filter would kill is kept out, for good,
+/// because filters add up.
 pub(crate) fn look(filter: usize) {
+    let is_permitted = call_filter::add(filter);
     // SAFETY: published once, never freed.
     if let Some(ours) = unsafe { OURS.load(Ordering::Acquire).as_ref() } {
-        let fits = filter != 0 && call_filter::permits_agent(filter) && ours.is_loadable();
+        let fits = is_permitted && ours.is_loadable();
         OUT_OF_REACH.fetch_or(!fits, Ordering::Relaxed);
     }
 }

@@ -6,7 +6,7 @@
 
 use alloc::boxed::Box;
 use core::cell::UnsafeCell;
-use core::ffi::{c_int, c_void};
+use core::ffi::{c_int, c_long, c_void};
 use core::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 
 use handler::clock;
@@ -137,6 +137,7 @@ pub(crate) fn give_timer_up(recording: &Recording) {
 pub(crate) fn start_source(recording: &Recording, agent: &Agent) {
     if recording.is_clocked_by(Clock::ProcessTimer)
         && !recording.process_time.is_given_up()
+        && !sources::is_avoided(handler::sys::thread_id())
         && let Err(error) = process_timer::start(agent.config.period_ns())
     {
         journal::tell_setting(
@@ -333,16 +334,45 @@ pub(crate) fn watch_forks() {
     }
 }
 
-/// Stops the ticks of the calling thread; or of the whole process, if there is no timer per thread.
+/// Stops the ticks of the calling thread and says why; see [`stop_ticks`].
 pub(crate) fn silence_thread(recording: &Recording, why: &[u8]) {
     let _masked = Masked::new();
+    stop_ticks(recording);
+    journal::tell_setting(recording, b"stopped", why);
+}
+
+/// Stops the ticks of the calling thread; or of the whole process, if there is no timer per thread.
+fn stop_ticks(recording: &Recording) {
     match recording.sources.clock {
         Some(Clock::ProcessTimer) if recording.process_time.is_given_up() => {}
         Some(Clock::ProcessTimer) => process_timer::stop(),
         None => {}
         Some(Clock::ThreadTimer | Clock::Perf) => slot::noted().into_iter().for_each(sources::stop_thread),
     }
-    journal::tell_setting(recording, b"stopped", why);
+}
+
+/// Asks, by `request`, for the calling thread to be traced. It gets no more ticks, which its tracer would see first.
+pub(crate) fn ask_tracer(recording: &Recording, agent: &Agent, request: impl FnOnce() -> c_long) -> c_long {
+    // Signals that are pending come when this ends, before the request.
+    let masked = Masked::new();
+    stop_ticks(recording);
+    drop(masked);
+    let result = request();
+    let _masked = Masked::new();
+    let slot = slot::noted();
+    if result == 0 {
+        sources::avoid_tracers();
+        // Nothing accounts for its time any more.
+        slot.inspect(|slot| slot.kernel_rings.count_time(0, 0, false));
+        if recording.sources.clock.is_some() {
+            let why = b"a thread asked to be traced (PTRACE_TRACEME), and its tracer would see every sample";
+            journal::tell_setting(recording, b"stopped", why);
+        }
+    } else {
+        start_source(recording, agent);
+        slot.inspect(|slot| threads::start(recording, slot, Since::Now { delay_ns: 0 }));
+    }
+    result
 }
 
 /// Leaves nothing armed or pending that could kill the next image. `program_timer` is the remaining time of the
@@ -401,6 +431,15 @@ pub(crate) fn refuse_requests(recording: &Recording) {
     while region.is_being_asked() && kernel::clock_ns(libc::CLOCK_MONOTONIC) - begun < PATIENCE_NS {
         kernel::yield_now();
     }
+}
+
+/// Starts the sampling again that ended for a filter which the kernel refused; `is_filtered` by an earlier one.
+pub(crate) fn resume(recording: &Recording, agent: &Agent, is_filtered: bool) {
+    recording.region.close_requests(false);
+    if !is_filtered {
+        start_source(recording, agent);
+    }
+    sources::resume(recording, &agent.config, is_filtered);
 }
 
 /// Restores the state after an exec that failed; `hidden` is the result of [`before_exec`].

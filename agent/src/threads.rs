@@ -27,9 +27,9 @@ use crate::locks;
 use crate::sampling_signal;
 use crate::signal_stacks;
 use crate::sources::{self, Since};
-use crate::status::Status;
 use crate::symbols::Real;
 use crate::thread_list;
+use crate::thread_status::ThreadStatus;
 use handler::activity::Active;
 
 /// Longest thread name, with its NUL (kernel: TASK_COMM_LEN).
@@ -396,7 +396,7 @@ fn register_listed(recording: &Recording, present: Present) -> u32 {
         let mask = match present {
             Present::Known | Present::Apart if tid == own => return true,
             Present::Caller(mask) if tid == own => mask,
-            _ => mask_of(tid),
+            _ => ThreadStatus::read(tid).map_or(0, |status| status.blocked()),
         };
         match mask & 1 << (sampling_signal::get() - 1) != 0 {
             true => blocked += 1,
@@ -405,11 +405,6 @@ fn register_listed(recording: &Recording, present: Present) -> u32 {
         true
     });
     blocked
-}
-
-/// The signal mask of thread `tid`; 0 if unknown.
-fn mask_of(tid: u32) -> u64 {
-    Status::of_thread(tid).and_then(|status| status.set(b"SigBlk:")).unwrap_or(0)
 }
 
 /// Gives another thread a slot and a timer, unless it has them.

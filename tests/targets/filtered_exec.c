@@ -1,5 +1,5 @@
-/* A launcher of sandboxes: `filtered_exec NUMBER` forbids one system call on pain of death, and executes itself, which does not
- * need that call. */
+/* A launcher of sandboxes: `filtered_exec NUMBER...` forbids these system calls on pain of death, with a filter for each, and
+ * executes itself, which does not need them. With `fork` among the numbers, the rest happens in a child. */
 #define _GNU_SOURCE
 #include <linux/filter.h>
 #include <linux/seccomp.h>
@@ -7,7 +7,9 @@
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/prctl.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 /* Without a look at the clock, which is a system call on some machines. */
@@ -19,6 +21,18 @@ __attribute__((noinline)) uint64_t launched_work(void)
 	return x;
 }
 
+static int forbid(unsigned number)
+{
+	struct sock_filter code[] = {
+		BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+		BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, number, 0, 1),
+		BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_KILL_PROCESS),
+		BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+	};
+	struct sock_fprog program = { sizeof code / sizeof code[0], code };
+	return prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) || prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program);
+}
+
 int main(int argc, char **argv)
 {
 	if (argc < 2) {
@@ -26,15 +40,18 @@ int main(int argc, char **argv)
 		puts("launched");
 		return 29;
 	}
-	struct sock_filter code[] = {
-		BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
-		BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, atoi(argv[1]), 0, 1),
-		BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_KILL_PROCESS),
-		BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
-	};
-	struct sock_fprog program = { sizeof code / sizeof code[0], code };
-	if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) || prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program))
-		return 1;
+	for (int i = 1; i < argc; i++) {
+		if (!strcmp(argv[i], "fork")) {
+			int status;
+			pid_t child = fork();
+			if (child) {
+				waitpid(child, &status, 0);
+				return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+			}
+		} else if (forbid(atoi(argv[i]))) {
+			return 1;
+		}
+	}
 	execl(argv[0], argv[0], (char *)0);
 	return 2;
 }

@@ -3,6 +3,7 @@
  *   kill     one thread
  *   tsync    two threads, which have the filter at once
  *   mask     rt_sigprocmask is what kills
+ *   second   it is the second filter that kills
  *   refused  the kernel refuses the filter, and everything goes on as before
  *   offered  the filter lets everything through, and everything goes on too */
 #define _GNU_SOURCE
@@ -59,6 +60,8 @@ int main(int argc, char **argv)
 		result = filter(SYS_rt_sigreturn, SECCOMP_FILTER_FLAG_TSYNC);
 	} else if (!strcmp(mode, "mask")) {
 		result = filter(SYS_rt_sigprocmask, 0);
+	} else if (!strcmp(mode, "second")) {
+		result = filter(SYS_reboot, 0) | filter(SYS_rt_sigreturn, 0);
 	} else if (!strcmp(mode, "refused")) {
 		result = filter(SYS_rt_sigreturn, ~0u) + 1;
 	} else if (!strcmp(mode, "offered")) {

@@ -1,5 +1,6 @@
-//! Programs sampled by perf events under a debugger or strace: the tracer sees each sample as a signal, and whatever it
-//! does with it, the program continues unharmed.
+//! Programs under a debugger or strace. One that a tracer attaches to while perf events sample it shows each sample as a
+//! signal, and whatever the tracer does with it, the program continues unharmed. One that asks to be traced is left alone,
+//! and one that is traced from its start is sampled by timers.
 
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -10,9 +11,10 @@ use nix::unistd::Pid;
 use selfwind_tests::asked::Asked;
 use selfwind_tests::binary::selfwind;
 use selfwind_tests::outcome::{Outcome, run, run_within};
-use selfwind_tests::recording::stats;
+use selfwind_tests::recording::{Recorder, Recording, record_unharmed, stats};
 use selfwind_tests::scratch::Scratch;
 use selfwind_tests::skip::skip;
+use selfwind_tests::target::Target;
 
 /// A tracer on a slow machine, with its symbols to read.
 const PATIENCE: Duration = Duration::from_secs(180);
@@ -168,7 +170,7 @@ fn strace_shows_samples_as_signals() {
 fn a_program_may_be_recorded_under_strace() {
     let scratch = Scratch::new();
     let (file, trace) = (scratch.join("x.data"), scratch.join("trace"));
-    let program = selfwind_tests::target::Target::c("kernel_work").build();
+    let program = Target::c("kernel_work").build();
     let mut command = Command::new("strace");
     command.args(["-f", "-q", "-e", "trace=none", "-o"]).arg(&trace).arg(selfwind());
     command.args(["record", "-q", "-e", "perf", "-F", "997", "-o"]).arg(&file).arg("--").arg(program);
@@ -184,4 +186,63 @@ fn a_program_may_be_recorded_under_strace() {
     let stats = stats(&file);
     stats.assert_adds_up();
     assert!(stats.number("weight") > 200, "{:#}", stats.0);
+}
+
+/// What every source by signals does for a program that asks to be traced.
+fn each_source(mode: &str, check: impl Fn(&str, &Recording)) {
+    for source in ["perf", "cpu", "itimer", "perf:page-faults"] {
+        let recorder = Recorder::at(4999).event(source);
+        check(source, &record_unharmed(&recorder, &Target::c("asks_tracer").build(), &[mode]));
+    }
+    let musl = Target::c("asks_tracer").musl().build();
+    check("cpu", &record_unharmed(&Recorder::at(4999).event("cpu"), &musl, &[mode]));
+}
+
+#[test]
+fn a_tracer_that_was_asked_for_sees_no_samples() {
+    for mode in ["stop", "born"] {
+        each_source(mode, |source, recording| {
+            assert_eq!(recording.folded().inclusive("traced_work"), 0, "{source} {mode}");
+            let stopped = recording.stats().0["detail"]["settings"]["stopped"].to_string();
+            assert!(stopped.contains("PTRACE_TRACEME"), "{source} {mode}: {stopped}");
+        });
+    }
+}
+
+#[test]
+fn a_program_that_asks_its_parent_runs_and_its_other_threads_are_sampled() {
+    for mode in ["parent", "raw", "again"] {
+        each_source(mode, |source, recording| {
+            let folded = recording.folded();
+            assert_eq!(folded.inclusive("traced_work"), 0, "{source} {mode}: {folded:?}");
+            // One timer for the process would signal any of its threads; and page faults come at other times.
+            if ["perf", "cpu"].contains(&source) {
+                assert!(folded.inclusive("other_work") > 0, "{source} {mode}: {folded:?}");
+            }
+        });
+    }
+}
+
+#[test]
+fn a_program_that_is_traced_from_its_start_is_not_sampled_by_traps() {
+    each_source("exec", |source, recording| {
+        let found = recording.folded().inclusive("executed_work");
+        assert_eq!(found > 0, source != "perf:page-faults", "{source}: {found}");
+    });
+}
+
+/// proot stands between a program and the kernel, also where the program reads about itself in /proc.
+#[test]
+fn a_program_runs_in_proot() {
+    let program = Target::c("job").build();
+    if Command::new("proot").arg("--version").stdout(Stdio::null()).status().is_err() {
+        return skip(format_args!("no proot"));
+    }
+    for source in ["perf", "cpu"] {
+        let recorder = Recorder::at(9973).event(source);
+        let recording = record_unharmed(&recorder, Path::new("proot"), &[program.as_os_str()]);
+        assert!(recording.folded().inclusive("parse") > 0, "{source}: {:?}", recording.folded());
+        let source = recording.stats().0["detail"]["settings"]["source"].to_string();
+        assert!(!source.contains("kernel and user stacks") || source.contains("is traced"), "{source}");
+    }
 }

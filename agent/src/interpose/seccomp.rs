@@ -11,7 +11,7 @@ use handler::recording::{self, Clock, Recording};
 use handler::slot::{self, Slot};
 
 use super::real::{call_real, fail, own_recording, real_functions};
-use super::{exec, signals, stacks};
+use super::{exec, signals, stacks, tracing};
 use crate::agent::{self, Agent};
 use crate::call_filter;
 use crate::journal;
@@ -32,46 +32,56 @@ const PATIENCE_NS: u64 = 200_000_000;
 /// Marks the process as filtered around `install`, unless the filter could not be installed. `filter` is the address of
 /// the filter's description, 0 for strict mode.
 fn filtering(filter: usize, install: impl FnOnce() -> c_long) -> c_long {
-    let before = activity::is_filtered();
-    let stopped = stop_process_timer();
-    if let (Some(_active), Some(_)) = (Active::enter(), own_recording()) {
-        let _masked = Masked::new();
-        // No memory can be mapped after this.
-        slot::taken().for_each(Slot::prepare_early);
-        preload::look(filter);
-    } else {
-        // Nothing may be asked about a second filter.
-        preload::look(0);
-    }
-    let silenced = silence(filter);
+    let (before, permitted) = (activity::is_filtered(), call_filter::permit_agents());
     activity::announce_filter();
     // Threads inside the agent finish soon, unless killed there (a child of `vfork` shares the count).
     let begun = kernel::clock_ns(libc::CLOCK_MONOTONIC);
     while activity::anybody() && kernel::clock_ns(libc::CLOCK_MONOTONIC) - begun < PATIENCE_NS {
         kernel::yield_now();
     }
-    // From here on no other thread makes system calls for the agent, and the filter is not installed yet.
-    let ended = if before || silenced.is_some() { silenced } else { end_events() };
+    // From here on no other thread makes system calls for the agent, nor starts to be sampled; and this thread makes those
+    // that the earlier filters permit.
+    let ended = if !before || permitted { prepare(filter, before) } else { None };
     let result = install();
     if result < 0 {
         activity::set_filtered(before);
-        if let (Some((recording, agent)), false) = (stopped, before) {
-            process::start_source(recording, agent);
-        }
-        if let (Some((recording, agent)), Some(_active)) = (ended, Active::enter()) {
+        call_filter::set_permit_agents(permitted);
+        if let Some((recording, agent)) = ended {
             let _masked = Masked::new();
-            recording.region.close_requests(false);
-            sources::resume_events(recording, &agent.config);
+            process::resume(recording, agent, before);
         }
     }
     result
 }
 
+/// Before a filter, the first one unless `before`: makes ready what needs system calls, and ends what would need them later.
+/// Returns what is to be resumed should the kernel refuse the filter.
+fn prepare(filter: usize, before: bool) -> Option<(&'static Recording, &'static Agent)> {
+    // Signals that are pending for this thread come when this ends.
+    let _masked = Masked::new();
+    let permits_signals = filter == 0 || call_filter::permits_signals(filter);
+    preload::look(filter);
+    let (recording, agent) = (own_recording()?, agent::get()?);
+    // No memory can be mapped after this.
+    slot::taken().for_each(Slot::prepare_early);
+    let mut ended = !before && stop_process_timer(recording);
+    if !permits_signals {
+        process::refuse_requests(recording);
+        sources::end_all();
+        let why = b"a filter of system calls permits no return from a signal";
+        journal::tell_setting(recording, b"stopped", why);
+        ended = true;
+    } else if !before {
+        ended |= sources::end_events(recording, &agent.config);
+    }
+    ended.then_some((recording, agent))
+}
+
 /// The same in an unrecorded child of a bare `clone`: its exec may make no system call of the agent afterwards.
 fn filtering_unrecorded(filter: usize, install: impl FnOnce() -> c_long) -> c_long {
-    let before = activity::is_filtered();
+    let (before, permitted) = (activity::is_filtered(), call_filter::permit_agents());
     // A process that sees a recording of another process shares its memory.
-    let is_apart = !before && recording::current().is_none();
+    let is_apart = recording::current().is_none();
     if is_apart {
         preload::look(filter);
         activity::announce_filter();
@@ -79,39 +89,19 @@ fn filtering_unrecorded(filter: usize, install: impl FnOnce() -> c_long) -> c_lo
     let result = install();
     if is_apart && result < 0 {
         activity::set_filtered(before);
+        call_filter::set_permit_agents(permitted);
     }
     result
 }
 
-/// Ends the sampling of all threads if the filter does not permit returning from a signal. Returns its owner.
-fn silence(filter: usize) -> Option<(&'static Recording, &'static Agent)> {
-    let _active = Active::enter()?;
-    let (recording, agent) = (own_recording()?, agent::get()?);
-    // A signal that is pending for this thread comes when this ends.
-    let _masked = Masked::new();
-    if filter == 0 || call_filter::permits_signals(filter) {
-        return None;
-    }
-    process::refuse_requests(recording);
-    sources::end_all();
-    journal::tell_setting(recording, b"stopped", b"a filter of system calls permits no return from a signal");
-    Some((recording, agent))
-}
-
-/// Ends the perf events while that is still permitted. Returns their owner, if there were any.
-fn end_events() -> Option<(&'static Recording, &'static Agent)> {
-    let (recording, agent) = (own_recording()?, agent::get()?);
-    let _masked = Masked::new();
-    sources::end_events(recording, &agent.config).then_some((recording, agent))
-}
-
 /// Stops ITIMER_PROF: it would survive an exec, before which it can no longer be stopped under the filter, and its
-/// signal would kill the next image.
-fn stop_process_timer() -> Option<(&'static Recording, &'static Agent)> {
-    let _active = Active::enter()?;
-    let recording = own_recording().filter(|recording| recording.is_clocked_by(Clock::ProcessTimer))?;
-    process::silence_thread(recording, b"itimer ends where the program filters its system calls");
-    Some((recording, agent::get()?))
+/// signal would kill the next image. False if it is not the source.
+fn stop_process_timer(recording: &Recording) -> bool {
+    let is_used = recording.is_clocked_by(Clock::ProcessTimer);
+    if is_used {
+        process::silence_thread(recording, b"itimer ends where the program filters its system calls");
+    }
+    is_used
 }
 
 /// The calling thread is about to lose access to the time-stamp counter, which the handler reads: stop its ticks, or
@@ -203,6 +193,8 @@ pub(crate) unsafe extern "C" fn syscall(number: c_long) -> c_long {
         "je 2f",
         "cmp rdi, {rt_sigaction}",
         "je 2f",
+        "cmp rdi, {ptrace}",
+        "je 2f",
         "mov rax, [rip + {real}]",
         "test rax, rax",
         "je 2f",
@@ -221,6 +213,7 @@ pub(crate) unsafe extern "C" fn syscall(number: c_long) -> c_long {
         execve = const libc::SYS_execve,
         execveat = const libc::SYS_execveat,
         rt_sigaction = const libc::SYS_rt_sigaction,
+        ptrace = const libc::SYS_ptrace,
         real = sym REAL_SYSCALL,
         seen = sym seen,
     )
@@ -271,6 +264,7 @@ unsafe extern "C" fn seen(
         libc::SYS_execve => unsafe { exec::bare(first, third, |third| real_with(third, fourth)) },
         // SAFETY: the arguments are those of the system call.
         libc::SYS_execveat => unsafe { exec::bare(second, fourth, |fourth| real_with(third, fourth)) },
+        libc::SYS_ptrace if tracing::asks(first as c_int) => tracing::asking(real),
         // SAFETY: the arguments are those of the call.
         libc::SYS_rt_sigaction => unsafe { signals::bare(first, second, third, fourth) }.unwrap_or_else(real),
         // SAFETY: the arguments are those of the system call, which takes null or valid pointers.

@@ -15,6 +15,7 @@ use core::sync::atomic::{AtomicBool, Ordering};
 
 use alloc::vec::Vec;
 
+use handler::clock;
 use handler::nesting::Entered;
 use handler::recording::{Clock, Recording, Sources};
 use handler::slot::{self, Slot};
@@ -23,9 +24,12 @@ use crate::config::Config;
 use crate::kernel::{self, Errno};
 use crate::pending;
 use crate::sampling_signal;
+use crate::thread_status::ThreadStatus;
 
 /// The perf events have ended, and timers have replaced them.
 static EVENTS_ENDED: AtomicBool = AtomicBool::new(false);
+/// A thread of this process, or of one that it was forked from, has asked to be traced.
+static ASKED_TRACER: AtomicBool = AtomicBool::new(false);
 
 /// Period of the timer for kernel time, used if perf events cover user mode only: the scheduler tick of most kernels.
 const KERNEL_TIME_PERIOD_NS: u64 = 4_000_000;
@@ -56,13 +60,14 @@ pub(crate) fn choose(config: &Config, parent: Option<Sources>) -> Choice {
 /// `wanted` or a replacement for it, and what to report.
 fn choose_clock(config: &Config, mut wanted: Clock) -> (Option<Clock>, Option<Vec<u8>>) {
     let mut note = None;
-    let harm = match wanted {
-        Clock::Perf if config.is_emulated => Some("valgrind does not support the signals of perf_event_open"),
-        Clock::Perf if config.is_automatic => perf::harm(),
-        _ => None,
-    };
-    if let Some(harm) = harm {
-        wanted = if config.events.are_time() { Clock::ThreadTimer } else { Clock::Perf };
+    if wanted == Clock::Perf
+        && let Some(harm) = harm_of_events(config)
+    {
+        if !config.events.are_time() {
+            sampling_signal::set_for_events();
+            return (None, Some([b"nothing is sampled: ", harm.as_bytes()].concat()));
+        }
+        wanted = Clock::ThreadTimer;
         note = Some([b"cpu timers instead of perf: ", harm.as_bytes()].concat());
     }
     if wanted == Clock::Perf {
@@ -94,6 +99,19 @@ fn choose_clock(config: &Config, mut wanted: Clock) -> (Option<Clock>, Option<Ve
         note.get_or_insert_default().extend_from_slice(b"itimer: no timer left for this user (ulimit -i)");
     }
     (Some(wanted), note)
+}
+
+/// Why perf events would do harm in this process although they are permitted; `None` if they would not.
+fn harm_of_events(config: &Config) -> Option<&'static str> {
+    if config.is_emulated {
+        return Some("valgrind does not support the signals of perf_event_open");
+    }
+    let status = ThreadStatus::read(handler::sys::thread_id())?;
+    if status.is_traced() {
+        return Some("the process is traced, and tracers take the SIGTRAP of an event for one of their own");
+    }
+    (config.is_automatic && status.is_filtered())
+        .then_some("a seccomp filter was there before the program, and may kill it for perf_event_open")
 }
 
 /// From when on samples account for a thread's CPU time.
@@ -143,8 +161,9 @@ pub(crate) fn start_thread(
             .map_err(|error| Shortfall { what, error })
     };
     match recording.sources.clock {
-        Some(Clock::ThreadTimer) => timer("thread timer failed"),
         Some(Clock::ProcessTimer) | None => Ok(()),
+        _ if is_avoided(slot.tid()) => Ok(()),
+        Some(Clock::ThreadTimer) => timer("thread timer failed"),
         Some(Clock::Perf) if EVENTS_ENDED.load(Ordering::SeqCst) && config.events.are_time() => {
             timer("thread timer failed")
         }
@@ -198,11 +217,9 @@ pub(crate) fn end_events(recording: &Recording, config: &Config) -> bool {
     true
 }
 
-/// Ends all sources of signals, before the program forbids returning from them, and waits for signals that are pending for
-/// other threads.
+/// Ends all sources of signals, before the program forbids returning from them, and waits for signals that are on their
+/// way to other threads. No thread may start to be sampled meanwhile.
 pub(crate) fn end_all() {
-    /// Longest wait: a thread may be stopped, or block everything for good.
-    const PATIENCE_NS: u64 = 200_000_000;
     for slot in slot::taken() {
         let entered = enter(slot);
         thread_timer::disarm(slot);
@@ -213,29 +230,35 @@ pub(crate) fn end_all() {
     let (own, signal) = (handler::sys::thread_id(), sampling_signal::get());
     let begun = kernel::clock_ns(libc::CLOCK_MONOTONIC);
     for slot in slot::taken().filter(|slot| slot.tid() != own) {
-        while !pending::is_served(slot.tid(), signal)
-            && kernel::clock_ns(libc::CLOCK_MONOTONIC) - begun < PATIENCE_NS
-        {
+        let used_ns = clock::cpu_ns_of(slot.tid());
+        let ran_ns = || clock::cpu_ns_of(slot.tid()).saturating_sub(used_ns);
+        while !pending::is_served(slot.tid(), signal, ran_ns()) && is_patient(begun) {
             kernel::yield_now();
         }
     }
 }
 
-/// Keeps the slot's thread out of its handler. `None` if it stays in the handler for a long time.
-fn enter(slot: &Slot) -> Option<Entered<'_>> {
-    const ATTEMPTS: usize = 10_000;
-    (0..ATTEMPTS).find_map(|_| {
-        let entered = slot.nesting.enter();
-        if entered.is_none() {
-            kernel::yield_now();
-        }
-        entered
-    })
+/// Whether other threads may still be waited for: one may be stopped, or block everything for good.
+fn is_patient(begun: u64) -> bool {
+    const PATIENCE_NS: u64 = 500_000_000;
+    kernel::clock_ns(libc::CLOCK_MONOTONIC) - begun < PATIENCE_NS
 }
 
-/// Starts the events again that were ended for a filter that the kernel refused.
-pub(crate) fn resume_events(recording: &Recording, config: &Config) {
-    EVENTS_ENDED.store(false, Ordering::SeqCst);
+/// Keeps the slot's thread out of its handler. `None` if it stays in the handler for a long time.
+fn enter(slot: &Slot) -> Option<Entered<'_>> {
+    let begun = kernel::clock_ns(libc::CLOCK_MONOTONIC);
+    loop {
+        let entered = slot.nesting.enter();
+        if entered.is_some() || !is_patient(begun) {
+            return entered;
+        }
+        kernel::yield_now();
+    }
+}
+
+/// Starts all threads again: with events, unless an earlier filter (`is_filtered`) has ended them.
+pub(crate) fn resume(recording: &Recording, config: &Config, is_filtered: bool) {
+    EVENTS_ENDED.fetch_and(is_filtered, Ordering::SeqCst);
     for slot in slot::taken() {
         thread_timer::disarm(slot);
         let _ = start_thread(recording, slot, config, Since::Now { delay_ns: 0 });
@@ -252,4 +275,14 @@ pub(crate) fn stop_timer(slot: &Slot) {
 pub(crate) fn stop_thread(slot: &Slot) {
     thread_timer::disarm(slot);
     slot.kernel_rings.close();
+}
+
+/// The calling thread asks to be traced: from now on, threads that are traced are not sampled.
+pub(crate) fn avoid_tracers() {
+    ASKED_TRACER.store(true, Ordering::Relaxed);
+}
+
+/// Whether thread `tid` is not sampled because of its tracer.
+pub(crate) fn is_avoided(tid: u32) -> bool {
+    ASKED_TRACER.load(Ordering::Relaxed) && ThreadStatus::read(tid).is_some_and(|status| status.is_traced())
 }

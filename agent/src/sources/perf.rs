@@ -22,7 +22,6 @@ use crate::journal;
 use crate::kernel::{self, Errno, File};
 use crate::perf_attributes::{Event, SHORTEST_PERIOD_NS, Scope};
 use crate::sources::Since;
-use crate::status::Status;
 
 /// Data pages of a ring, in order of preference: locked memory is limited.
 const SIZES: [usize; 5] = [16, 8, 4, 2, 1];
@@ -182,17 +181,6 @@ fn count_time(slot: &Slot, events: &Events, user_only: bool, since: Since) {
 /// Whether only user mode is visible.
 pub(super) fn is_user_only() -> bool {
     USER_ONLY.load(Ordering::Relaxed)
-}
-
-/// Why perf events would do harm in this process although they are permitted; `None` if they would not.
-pub(super) fn harm() -> Option<&'static str> {
-    let status = Status::of_process()?;
-    let is_set = |key: &[u8]| status.value(key).is_some_and(|value| value != b"0");
-    if is_set(b"TracerPid:") {
-        return Some("the process is traced, and its tracer would see every event");
-    }
-    is_set(b"Seccomp:")
-        .then_some("a seccomp filter was there before the program, and may kill it for perf_event_open")
 }
 
 fn open_one(
