@@ -105,7 +105,10 @@ impl fmt::Display for NoStack {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Ended => write!(f, "it has ended"),
-            Self::Closed => write!(f, "its process is about to end or to execute another program"),
+            Self::Closed => write!(
+                f,
+                "its process takes no requests: it was detached (`selfwind attach -p PID` continues), forbids signal handlers to return (seccomp), or is about to end or to execute another program"
+            ),
             Self::Blocks(signal) => write!(f, "it blocks signal {signal}, which asks for stacks"),
             Self::Awaits(signal) => write!(
                 f,
