@@ -8,7 +8,7 @@ use selfwind_tests::binary::selfwind;
 use selfwind_tests::outcome::run;
 use selfwind_tests::recording::{Recorder, Recording, record_unharmed};
 use selfwind_tests::scratch::Scratch;
-use selfwind_tests::skip::skip;
+use selfwind_tests::skip::{may_mount, skip};
 use selfwind_tests::target::{Target, is_installed};
 
 const SOURCES: [&str; 2] = ["cpu", "itimer"];
@@ -246,4 +246,19 @@ fn under_a_sanitizer() {
         let target = Target::cpp("sanitized").with(variant, &[flag]);
         hazard(&target, &[], &["sanitized_work"]);
     }
+}
+
+/// There, the processes name themselves by pids that mean others outside.
+#[test]
+fn pid_namespaces_with_a_proc_of_their_own() {
+    if !may_mount() {
+        return;
+    }
+    let program = Target::c("job").build();
+    let twice = format!("{0} && {0}", program.display());
+    let arguments = ["-fpm", "--mount-proc", "sh", "-c", &twice];
+    let recording = record_unharmed(&Recorder::default(), Path::new("unshare"), &arguments);
+    let parse = recording.folded().inclusive("parse") as f64 / 499.0;
+    // Twice 160 ms of CPU time.
+    assert!((0.25..0.4).contains(&parse), "{parse} s: {:?}", recording.folded());
 }

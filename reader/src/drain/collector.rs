@@ -13,6 +13,7 @@ use shm_format::Loss;
 
 use crate::drain::listener::Listener;
 use crate::drain::merge::Merge;
+use crate::drain::namespaces::Located;
 use crate::drain::pool_size::Shortfall;
 use crate::drain::process::{DrainContext, Process};
 use crate::drain::regions::Regions;
@@ -284,7 +285,9 @@ impl Collector {
     }
 
     fn add_process(&mut self, path: PathBuf, attached: Attached) {
-        let identity = attached.identity();
+        let known = self.processes.values().filter(|process| process.is_live()).map(Process::located);
+        let located = Located::find(attached.identity(), known);
+        let identity = located.identity;
         // A process has a second region after an exec: the older image is gone.
         let created = attached.anchor().monotonic_ns;
         let line = (identity.boot_id, identity.pid, identity.start_time);
@@ -312,7 +315,7 @@ impl Collector {
         self.notices.detail(format_args!("process {}: region {}", identity.pid, path.display()));
         self.numbers.insert(identity.region_nonce, id);
         let preexisting = self.regions.scope() != Scope::Everything;
-        let mut process = Process::new(id, path, attached, previous, preexisting, self.buffer);
+        let mut process = Process::new(id, path, attached, located, previous, preexisting, self.buffer);
         if superseded {
             process.supersede();
         }

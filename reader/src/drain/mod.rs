@@ -10,6 +10,7 @@ pub(crate) mod follow;
 mod in_use;
 pub(crate) mod listener;
 mod merge;
+mod namespaces;
 mod pool_size;
 mod process;
 mod record_decoder;

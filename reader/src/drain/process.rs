@@ -11,6 +11,7 @@ use crate::drain::chains::Chains;
 use crate::drain::copies::Copies;
 use crate::drain::in_use;
 use crate::drain::merge::Merge;
+use crate::drain::namespaces::Located;
 use crate::drain::pool_size::{PoolSizer, Shortfall};
 use crate::drain::record_decoder::{DrainCounts, PassState, RecordDecoder};
 use crate::drain::sequences::Sequences;
@@ -57,7 +58,7 @@ pub(crate) struct Process {
     id: u32,
     path: PathBuf,
     attached: Attached,
-    identity: Identity,
+    located: Located,
     liveness: Liveness,
     superseded: bool,
     /// It may have recorded samples before this recording began.
@@ -85,21 +86,22 @@ pub(crate) struct Process {
 }
 
 impl Process {
-    /// Starts with an attached region. `previous` is the image that executed this one; `preexisting` says that it may have recorded
+    /// Starts with an attached region, which is of the process `located`. `previous` is the image that executed this one; `preexisting` says that it may have recorded
     /// samples before this recording began; `buffer` is the minimum size of its pool.
     pub(crate) fn new(
         id: u32,
         path: PathBuf,
         attached: Attached,
+        located: Located,
         previous: Option<u32>,
         preexisting: bool,
         buffer: Buffer,
     ) -> Self {
-        let identity = attached.identity();
+        let identity = located.identity;
         Self {
             id,
             path,
-            identity,
+            located,
             liveness: Liveness::follow(identity.pid, identity.start_time),
             superseded: false,
             preexisting,
@@ -123,9 +125,9 @@ impl Process {
 
     /// True if `identity` is an image of the same process.
     pub(super) fn is_same_process(&self, identity: &Identity) -> bool {
-        self.identity.pid == identity.pid
-            && self.identity.start_time == identity.start_time
-            && self.identity.boot_id == identity.boot_id
+        self.located.identity.pid == identity.pid
+            && self.located.identity.start_time == identity.start_time
+            && self.located.identity.boot_id == identity.boot_id
     }
 
     /// When its region was created (CLOCK_MONOTONIC, ns).
@@ -136,6 +138,11 @@ impl Process {
     /// Notes that the process has executed another program, which ends this image.
     pub(super) fn supersede(&mut self) {
         self.superseded = true;
+    }
+
+    /// The process that it is an image of.
+    pub(super) fn located(&self) -> Located {
+        self.located
     }
 
     /// True if it was running when last checked.
@@ -150,12 +157,12 @@ impl Process {
 
     /// The nonce of its region.
     pub(crate) fn nonce(&self) -> u64 {
-        self.identity.region_nonce
+        self.located.identity.region_nonce
     }
 
     /// Its process id.
     pub(crate) fn pid(&self) -> u32 {
-        self.identity.pid
+        self.located.identity.pid
     }
 
     /// Acknowledges everything that was read, and detaches. Removes the region of a process that has ended, unless `keep`.
@@ -268,7 +275,7 @@ impl Process {
             self.stitcher.end_interval(context.samples);
         }
         if live && (refresh || over) {
-            let pid = self.identity.pid;
+            let pid = self.located.identity.pid;
             self.translator.refresh_names(context.clock.now_ns(), |tid| thread_name(pid, tid), events);
         }
         if !over {
@@ -347,7 +354,7 @@ impl Process {
         self.drained.violations += stats.violations;
         if self.copies.are_expected() {
             for event in events.iter().skip(first) {
-                context.unwinder.observe(event, self.identity.pid);
+                context.unwinder.observe(event, self.located.identity.pid);
             }
         }
         for (tid, seq) in ended.into_iter().filter(|_| !context.peek) {
