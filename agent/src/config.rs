@@ -16,6 +16,7 @@ use shm_format::{COPY_MOST, Mode};
 
 use crate::events::Events;
 use crate::hexadecimal;
+use crate::symbols;
 use crate::tracepoints::Patterns;
 
 /// Default samples per second of CPU time. A prime, to avoid lockstep with periodic work at round rates.
@@ -259,7 +260,7 @@ impl Config {
                 sources = sources.with(Probe::Tracepoints);
             } else if let Some(mean) = waits(word) {
                 (sources, self.waits) = (sources.with(Probe::Locks), mean);
-            } else if cfg!(feature = "mappings") && word == b"mmap" {
+            } else if cfg!(feature = "mappings") && word == b"mmap" && symbols::interposes(c"mmap") {
                 sources = sources.with(Probe::Mappings);
             } else if let Some(clock) = clock(word) {
                 is_probe = false;
@@ -374,16 +375,18 @@ fn clock(value: &[u8]) -> Option<Clock> {
     }
 }
 
-/// Mean bytes between samples, from `alloc`, `alloc:BYTES` or `alloc:all`, in a build that supports allocations.
+/// Mean bytes between samples, from `alloc`, `alloc:BYTES` or `alloc:all`, in a library that interposes the allocator.
 fn allocations(value: &[u8]) -> Option<u64> {
     const DEFAULT_MEAN: u64 = 512 << 10;
-    mean(value.strip_prefix(b"alloc").filter(|_| cfg!(feature = "allocations"))?, DEFAULT_MEAN)
+    let value = value.strip_prefix(b"alloc").filter(|_| cfg!(feature = "allocations"))?;
+    mean(value, DEFAULT_MEAN).filter(|_| symbols::interposes(c"malloc"))
 }
 
-/// Mean nanoseconds between samples, from `lock`, `lock:NS` or `lock:all`, in a build that supports locks.
+/// Mean nanoseconds between samples, from `lock`, `lock:NS` or `lock:all`, in a library that interposes locks.
 fn waits(value: &[u8]) -> Option<u64> {
     const DEFAULT_MEAN: u64 = 100_000;
-    mean(value.strip_prefix(b"lock").filter(|_| cfg!(feature = "locks"))?, DEFAULT_MEAN)
+    let value = value.strip_prefix(b"lock").filter(|_| cfg!(feature = "locks"))?;
+    mean(value, DEFAULT_MEAN).filter(|_| symbols::interposes(c"pthread_mutex_lock"))
 }
 
 /// The mean distance that follows the name of a source.

@@ -14,6 +14,7 @@ const DT_STRTAB: u64 = 5;
 const DT_SYMTAB: u64 = 6;
 const DT_GNU_HASH: u64 = 0x6fff_fef5;
 const DT_VERSYM: u64 = 0x6fff_fff0;
+const STB_LOCAL: u8 = 0;
 const STT_FUNC: u8 = 2;
 const STT_OBJECT: u8 = 1;
 const STT_NOTYPE: u8 = 0;
@@ -194,7 +195,7 @@ impl Symbols {
         // SAFETY: the caller promises a valid index; names are offsets into the string table.
         unsafe {
             let symbol = &*self.symbols.add(index as usize);
-            let defined = symbol.section != 0 && symbol.value != 0;
+            let defined = symbol.section != 0 && symbol.value != 0 && symbol.info >> 4 != STB_LOCAL;
             let usable = matches!(symbol.info & 15, STT_NOTYPE | STT_OBJECT | STT_FUNC);
             let hidden = !self.versions.is_null() && *self.versions.add(index as usize) & VERSION_HIDDEN != 0;
             let same = || CStr::from_ptr(self.strings.add(symbol.name as usize)) == name;

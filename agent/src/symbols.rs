@@ -162,6 +162,22 @@ pub(crate) fn own_name() -> Option<&'static [u8]> {
     None
 }
 
+/// Whether this library interposes the function `name`: the recorder withdraws the names that a recording does not need.
+pub(crate) fn interposes(name: &CStr) -> bool {
+    let own = own_dynamic();
+    let mut map = link_map::first();
+    // SAFETY: this library is never unloaded, and called before the end of the start, when nothing else is.
+    while let Some(object) = unsafe { map.as_ref() } {
+        map = object.next;
+        if core::ptr::eq(object.dynamic, own) {
+            // SAFETY: the loader gives the mapped dynamic section of this library.
+            let symbols = unsafe { Symbols::of_dynamic(object.bias, object.dynamic, &[]) };
+            return symbols.is_some_and(|symbols| symbols.find(name, true).is_some());
+        }
+    }
+    false
+}
+
 /// This library's own dynamic section.
 fn own_dynamic() -> *const [u64; 2] {
     let own;

@@ -220,6 +220,26 @@ fn lost_allocations_are_counted() {
     assert!(assert_balance(&file, &said) > 100_000, "hardly anything was lost");
 }
 
+/// A recording interposes what it needs; the program calls everything else directly.
+#[test]
+fn only_what_is_recorded_is_interposed() {
+    let program = Target::c("bound_names").build();
+    for (event, interposed) in [
+        ("alloc", &["malloc", "free"][..]),
+        ("lock", &["pthread_mutex_lock", "pthread_cond_wait", "sem_wait"]),
+        ("mmap", &["mmap", "munmap"]),
+        ("cpu,alloc,mmap", &["malloc", "free", "mmap", "munmap"]),
+        ("cpu", &[]),
+    ] {
+        let recording = Recorder::at(99).event(event).record(&program, &[] as &[&str]);
+        let bound =
+            recording.outcome.stdout.lines().map(|line| line.split_once(' ').expect("a name and a file"));
+        let ours: Vec<&str> =
+            bound.filter(|(_, file)| file.contains("/agent-")).map(|(name, _)| name).collect();
+        assert_eq!(ours, interposed, "{event}: {}", recording.outcome.stdout);
+    }
+}
+
 #[test]
 fn pprof_has_the_four_values_of_heap_profiles() {
     let recording = recorder("alloc:4096").record(&Target::c("heap_sites").build(), &["500", "hold"]);

@@ -141,6 +141,12 @@ fn other_sources_than_those_of_the_start_are_refused() {
     // The default library does not support allocations.
     let plain = Growing::start("LD_PRELOAD=$(selfwind agent-path) SELFWIND_EVENT=cpu");
     assert_eq!(run(&mut plain.record(&["-e", "alloc:all"])).status, 125);
+    // Nor does a library for one source interpose what another one needs.
+    let growing =
+        Growing::start("LD_PRELOAD=$(selfwind agent-path -e alloc) SELFWIND_EVENT=alloc:all,lock:all");
+    let outcome = run(&mut growing.record(&["-e", "lock:all"]));
+    assert_eq!(outcome.status, 125, "{outcome:?}");
+    assert!(outcome.stderr.contains("it has recorded alloc:all since"), "{}", outcome.stderr);
     // What the environment asks for chooses the library.
     let growing = Growing::start("export SELFWIND_EVENT=alloc:all; LD_PRELOAD=$(selfwind agent-path)");
     assert_eq!(run(&mut growing.record(&["-e", "alloc:all", "-d", "0.1"])).status, 0);

@@ -34,6 +34,28 @@ pub(crate) enum Probe {
     Locks(u64),
 }
 
+/// The functions that a probe interposes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Interposed {
+    /// Those of the allocator.
+    Allocator,
+    /// Those of locks.
+    Locks,
+    /// Those that map memory.
+    Mappings,
+}
+
+impl Interposed {
+    /// The name of the source that needs them.
+    pub(crate) const fn source(self) -> &'static str {
+        match self {
+            Self::Allocator => "alloc",
+            Self::Locks => "lock",
+            Self::Mappings => MMAP,
+        }
+    }
+}
+
 impl Probe {
     fn name(&self) -> String {
         match self {
@@ -50,11 +72,13 @@ impl Probe {
         matches!(self, Self::Wall)
     }
 
-    /// True if the agent has to interpose functions of the program.
-    fn is_interposed(&self) -> bool {
+    /// The functions of the program that the agent has to interpose.
+    fn interposed(&self) -> Option<Interposed> {
         match self {
-            Self::Allocations(_) | Self::Mappings | Self::Locks(_) => true,
-            Self::Wall | Self::Tracepoints(_) => false,
+            Self::Allocations(_) => Some(Interposed::Allocator),
+            Self::Locks(_) => Some(Interposed::Locks),
+            Self::Mappings => Some(Interposed::Mappings),
+            Self::Wall | Self::Tracepoints(_) => None,
         }
     }
 
@@ -146,9 +170,11 @@ impl Sources {
         self.clock.is_some() || self.have_wall()
     }
 
-    /// True if the agent has to interpose allocator, locks or mappings, which needs its second build.
-    pub(crate) fn need_probes_agent(&self) -> bool {
-        self.probes.iter().any(Probe::is_interposed)
+    /// What the agent has to interpose, which needs its second build; in a fixed order.
+    pub(crate) fn interposed(&self) -> Vec<Interposed> {
+        let mut interposed: Vec<_> = self.probes.iter().filter_map(Probe::interposed).collect();
+        interposed.sort_unstable();
+        interposed
     }
 
     /// True if allocations are recorded.
@@ -263,11 +289,16 @@ mod tests {
         assert_eq!((sources.clock.clone(), sources.frequency(99), sources.events(99)), (None, 0, None));
         let sources: Sources = "wall,alloc:all".parse().unwrap();
         assert_eq!((sources.of_agent().as_str(), sources.frequency(99)), ("auto,alloc:all", 99));
-        for (text, interposes) in
-            [("wall", false), ("cpu,tp:a:b", false), ("alloc", true), ("cpu,mmap", true), ("wall,lock", true)]
-        {
+        let (allocator, locks, mappings) = (Interposed::Allocator, Interposed::Locks, Interposed::Mappings);
+        for (text, interposes) in [
+            ("wall", vec![]),
+            ("cpu,tp:a:b", vec![]),
+            ("alloc:all", vec![allocator]),
+            ("cpu,mmap", vec![mappings]),
+            ("mmap,lock,wall,alloc", vec![allocator, locks, mappings]),
+        ] {
             let sources: Sources = text.parse().unwrap();
-            assert_eq!(sources.need_probes_agent(), interposes, "{text}");
+            assert_eq!(sources.interposed(), interposes, "{text}");
         }
         let sources: Sources = "perf,alloc".parse().unwrap();
         assert_eq!(sources.frequency(99), 99);

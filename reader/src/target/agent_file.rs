@@ -15,6 +15,7 @@ use nix::unistd::geteuid;
 use selfwind_profile::private_directory::{candidates, private_directory};
 
 use crate::sampling::sources::Sources;
+use crate::target::agent_exports;
 
 static AGENT: &[u8] = include_bytes!(env!("SELFWIND_AGENT_FILE"));
 /// The second build, which also interposes allocator, locks and mappings.
@@ -38,6 +39,12 @@ pub(crate) enum AgentFileError {
     },
 }
 
+/// Both builds, if they are embedded.
+#[cfg(test)]
+pub(super) fn builds() -> Option<(&'static [u8], &'static [u8])> {
+    content().map(|plain| (plain, PROBES_AGENT))
+}
+
 /// The agent's file, if one is embedded.
 pub(crate) fn content() -> Option<&'static [u8]> {
     (!AGENT.is_empty()).then_some(AGENT)
@@ -49,13 +56,17 @@ pub(crate) fn unpack() -> Result<PathBuf, AgentFileError> {
     unpack_content(name, AGENT)
 }
 
-/// The same for the build of the agent that `sources` need.
+/// The same for the build of the agent that `sources` need: it interposes what they need, and nothing else.
 pub(crate) fn unpack_for(sources: &Sources) -> Result<PathBuf, AgentFileError> {
-    if !sources.need_probes_agent() {
+    let wanted = sources.interposed();
+    if wanted.is_empty() {
         return unpack();
     }
+    let library =
+        agent_exports::with_only(&wanted, PROBES_AGENT, AGENT).ok_or(AgentFileError::NotEmbedded)?;
+    let of: String = wanted.iter().map(|interposed| format!("-{}", interposed.source())).collect();
     let hash = env!("SELFWIND_PROBES_AGENT_HASH");
-    unpack_content(&format!("agent-probes-{}-{hash}.so", env!("CARGO_PKG_VERSION")), PROBES_AGENT)
+    unpack_content(&format!("agent-probes{of}-{}-{hash}.so", env!("CARGO_PKG_VERSION")), &library)
 }
 
 fn unpack_content(name: &str, content: &[u8]) -> Result<PathBuf, AgentFileError> {

@@ -1,5 +1,6 @@
 //! One process: its region, its identity, requesting its stacks, injecting the agent. Nothing here writes a profile.
 
+pub(crate) mod agent_exports;
 pub(crate) mod agent_file;
 pub(crate) mod attach;
 pub(crate) mod clock;
