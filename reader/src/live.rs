@@ -213,7 +213,7 @@ impl Live {
     pub(crate) fn counted(&mut self, sample: &Sample, events: &Events) -> Vec<LiveSample> {
         let user = self.locate(sample);
         let mut counted = Vec::new();
-        events.parts(sample, |Part { ns, event, weight, kernel }| {
+        events.parts(sample, |Part { ns, event, weight, kernel, .. }| {
             counted.push(LiveSample { ns, event, weight, stack: self.on_top(kernel, &user) });
         });
         counted

@@ -70,6 +70,18 @@ impl AllocationNonce {
         Self(size | serial & SERIAL)
     }
 
+    /// That of a further allocation of this size, whose block has the id of an earlier one.
+    #[must_use]
+    pub const fn further(self) -> Self {
+        Self(self.0 & !SERIAL)
+    }
+
+    /// Whether its block has the id of an earlier allocation of the same stack and size.
+    #[must_use]
+    pub const fn is_further(self) -> bool {
+        self.0 & SERIAL == 0
+    }
+
     /// The size in bytes, of blocks of 4 GiB and more rounded up to pages.
     #[must_use]
     pub const fn size(self) -> u64 {

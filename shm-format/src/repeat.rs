@@ -19,7 +19,7 @@ pub struct StackPosition(pub(crate) Position);
 
 impl StackPosition {
     /// It was not written.
-    pub(crate) const NOWHERE: Self = Self(Position::NOWHERE);
+    pub const NOWHERE: Self = Self(Position::NOWHERE);
 }
 
 /// The payload of a repeat record: `source:32 | distance:32`, and the nonce.

@@ -89,6 +89,20 @@ fn a_killed_program_leaves_its_live_blocks() {
     assert_exact(&file, &said, ALLOCATED);
 }
 
+/// Equal allocations are one sample, whose block has the id of the first: the numbers are exact, and the profile is small.
+#[test]
+fn equal_allocations_share_a_sample() {
+    let recording = recorder("alloc:all").record(&Target::c("heap_sites").build(), &["20000", "hold"]);
+    assert_all_there(&recording.file);
+    let said = &recording.outcome.stdout;
+    assert_exact(&recording.file, said, ALLOCATED);
+    let stats = stats(&recording.file);
+    let allocations: u64 = counted(said).iter().map(|(_, numbers)| numbers[0]).sum();
+    assert!(stats.number("samples") >= allocations, "{} of {allocations}", stats.number("samples"));
+    let bytes = stats.number("bytes");
+    assert!(bytes < allocations, "{bytes} bytes for {allocations} allocations");
+}
+
 /// A program killed by the OOM killer cannot report anything; its table of live blocks can.
 #[test]
 fn a_program_killed_for_lack_of_memory_leaves_its_live_blocks() {

@@ -4,7 +4,7 @@
 //! of the signal handler apply (`ordinary_walk`): a thread may hold the loader's lock when it allocates, and a signal
 //! handler may allocate or post a semaphore.
 
-use shm_format::{Committed, Loss, Skip, StackHead};
+use shm_format::{AllocationNonce, BlockId, Committed, Loss, Skip, StackHead};
 use unwind::End;
 
 use crate::caller::Caller;
@@ -32,13 +32,22 @@ pub fn record(recording: &Recording, caller: &Caller, note: Note) -> Option<u32>
     count(recording, around(recording, caller, |slot| walk(recording, slot, caller, note)))
 }
 
-/// Records the stack of an allocation described by `nonce`.
-pub fn record_allocation(recording: &Recording, caller: &Caller, nonce: u64) -> Option<u32> {
+/// Records the stack of an allocation. Returns the id of its block: its own, or if it `may_share`, that of an earlier
+/// allocation with the same stack and size.
+pub fn record_allocation(
+    recording: &Recording,
+    caller: &Caller,
+    allocation: AllocationNonce,
+    may_share: bool,
+) -> Option<BlockId> {
+    let mut id_of = allocation;
     let write = |slot: &'static Slot| {
-        let written = recurring::write(recording, slot, caller, nonce);
+        let written = recurring::write(recording, slot, caller, allocation, may_share);
+        id_of = written.id_of;
         (written.committed, written.end)
     };
-    count(recording, around(recording, caller, write))
+    let thread = count(recording, around(recording, caller, write))?;
+    Some(id_of.id(thread))
 }
 
 /// Counts the outcome of a call. Recorded calls are added to the region's counters in batches.

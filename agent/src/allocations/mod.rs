@@ -135,10 +135,11 @@ unsafe extern "C" fn after(call: &Call, given_up: u64, result: u64) {
 fn sample(own: &mut Countdown, call: &Call, block: u64, size: u64) {
     let Some(recording) = recording::current() else { return };
     own.serial += 1;
-    let serial = own.serial;
-    let nonce = AllocationNonce::new(size, serial).0;
-    if let Some(thread) = call::record_allocation(recording, &call.caller(), nonce) {
-        put_in(block, BlockId::new(thread, serial));
+    let allocation = AllocationNonce::new(size, own.serial);
+    // If all are recorded, each counts as one, so equal ones need not be told apart.
+    let may_share = MEAN.load(Ordering::Relaxed) == ALL;
+    if let Some(id) = call::record_allocation(recording, &call.caller(), allocation, may_share) {
+        put_in(block, id);
     }
 }
 

@@ -39,6 +39,8 @@ pub struct Part<'a> {
     pub ns: u64,
     /// Index of the event.
     pub event: u8,
+    /// How many samples it counts as: more than one for allocations of one stack and size.
+    pub samples: u64,
     /// Its weight, in units of the event.
     pub weight: u64,
     /// Addresses in the kernel on top of the sample's stack, leaf first.
@@ -106,9 +108,7 @@ impl Events {
     /// Takes in live blocks and mappings. Must be called before the samples are read, or their values in use are 0.
     pub(crate) fn learn(&mut self, event: &Event) {
         match event {
-            Event::LiveBlocks(live) => {
-                self.heap.live.extend(live.blocks.iter().map(|block| (live.process, *block)));
-            }
+            Event::LiveBlocks(live) => self.heap.learn(live),
             Event::LiveMappings(live) => self.mapped.learn(live),
             _ => {}
         }
@@ -158,7 +158,7 @@ impl Events {
     pub fn block(&self, sample: &Sample) -> Option<(u32, u64)> {
         self.first_of(sample.source)?;
         match sample.source {
-            ALLOCATION => Some(self.heap.block(sample)),
+            ALLOCATION => Heap::block(sample),
             MAPPING => Some(MappedMemory::block(sample)),
             _ => None,
         }
@@ -192,9 +192,17 @@ impl Events {
     pub fn parts<'a>(&self, sample: &'a Sample, mut each: impl FnMut(Part<'a>)) {
         let first = self.first_of(sample.source);
         if let (Some(first), ALLOCATION) = (first, sample.source) {
-            for (place, weight) in (first..).zip(self.heap.values(sample)) {
+            let [objects, bytes, live_objects, live_bytes] = self.heap.values(sample);
+            let live = if self.heap.mean <= 1 { live_objects } else { 1 };
+            let counts = [
+                (objects, sample.events()),
+                (bytes, sample.events()),
+                (live_objects, live),
+                (live_bytes, live),
+            ];
+            for (place, (weight, samples)) in (first..).zip(counts) {
                 if weight != 0 {
-                    each(Part { ns: sample.ns, event: place as u8, weight, kernel: &[] });
+                    each(Part { ns: sample.ns, event: place as u8, samples, weight, kernel: &[] });
                 }
             }
             return;
@@ -204,7 +212,7 @@ impl Events {
             for (place, weight) in
                 (first..).zip(self.mapped.values(sample)).filter(|(_, weight)| *weight != 0)
             {
-                each(Part { ns: sample.ns, event: place as u8, weight, kernel });
+                each(Part { ns: sample.ns, event: place as u8, samples: 1, weight, kernel });
             }
             return;
         }
@@ -212,7 +220,7 @@ impl Events {
             // The thread that ended the wait counts its duration once the two are joined.
             let values = locks::values(sample, self.mean_wait_ns);
             for (place, weight) in (first..).zip(values.into_iter().flatten()) {
-                each(Part { ns: sample.ns, event: place as u8, weight, kernel: &[] });
+                each(Part { ns: sample.ns, event: place as u8, samples: 1, weight, kernel: &[] });
             }
             return;
         }
@@ -220,7 +228,7 @@ impl Events {
         for SamplePart { ns, weight, event, kernel } in sample.parts() {
             if let (Some(wall), true) = (self.wall.filter(|_| self.counts_time(event)), is_of_clock) {
                 let weight = u64::from(weight) * self.period_ns / 1000;
-                each(Part { ns, event: wall as u8, weight, kernel });
+                each(Part { ns, event: wall as u8, samples: 1, weight, kernel });
                 if self.of_clock == 0 {
                     continue;
                 }
@@ -232,7 +240,7 @@ impl Events {
                 None => self.measures.len(),
             };
             let event = place.min(self.measures.len()).min(u8::MAX.into()) as u8;
-            each(Part { ns, event, weight: weight.into(), kernel });
+            each(Part { ns, event, samples: 1, weight: weight.into(), kernel });
         }
     }
 }

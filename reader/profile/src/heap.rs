@@ -7,8 +7,8 @@ use std::str::FromStr;
 use shm_format::AllocationNonce;
 
 use crate::poisson;
-use crate::profile_file::Sample;
-use crate::word_map::WordSet;
+use crate::profile_file::{LiveBlocks, Sample};
+use crate::word_map::WordMap;
 
 /// Source number of allocations in samples.
 pub(crate) const ALLOCATION: u8 = 4;
@@ -95,32 +95,42 @@ pub fn source_name(mean: u64) -> String {
 pub(crate) struct Heap {
     /// Bytes between samples on average.
     pub(crate) mean: u64,
-    /// Process number in the file, and allocation number, of the blocks not freed.
-    pub(crate) live: WordSet<(u32, u64)>,
+    /// How many blocks are not freed, by process number in the file and allocation number.
+    pub(crate) live: WordMap<(u32, u64), u64>,
 }
 
 impl Heap {
-    /// The block of a sampled allocation: its process, and its number there.
-    pub(crate) fn block(&self, sample: &Sample) -> (u32, u64) {
-        (sample.process, AllocationNonce(sample.nonce).id(sample.thread_seq).0)
+    /// Adds blocks that are not freed.
+    pub(crate) fn learn(&mut self, live: &LiveBlocks) {
+        for block in &live.blocks {
+            *self.live.entry((live.process, *block)).or_default() += 1;
+        }
+    }
+
+    /// The block of a sampled allocation: its process, and its number there. `None` for further allocations, whose blocks
+    /// have the number of an earlier one.
+    pub(crate) fn block(sample: &Sample) -> Option<(u32, u64)> {
+        let nonce = AllocationNonce(sample.nonce);
+        (!nonce.is_further()).then(|| (sample.process, nonce.id(sample.thread_seq).0))
     }
 
     /// The values of a sampled allocation, in the order of [`HeapValue::ALL`].
     pub(crate) fn values(&self, sample: &Sample) -> [u64; 4] {
         let nonce = AllocationNonce(sample.nonce);
         let size = nonce.size();
-        let block @ (process, id) = self.block(sample);
-        let is_live = self.live.contains(&block);
+        let live = Self::block(sample).and_then(|block| self.live.get(&block).copied()).unwrap_or(0);
         if self.mean <= 1 {
             // All allocations are recorded, so each counts as one.
-            return if is_live { [1, size, 1, size] } else { [1, size, 0, 0] };
+            let allocated = sample.events();
+            return [allocated, allocated.saturating_mul(size), live, live.saturating_mul(size)];
         }
         let (objects, bytes) = poisson::stands_for(size, self.mean);
-        let dice = poisson::fraction(id ^ u64::from(process) << 28);
+        let id = nonce.id(sample.thread_seq).0;
+        let dice = poisson::fraction(id ^ u64::from(sample.process) << 28);
         let (objects, bytes) = ((objects + dice) as u64, (bytes + dice) as u64);
-        match is_live {
-            true => [objects, bytes, objects, bytes],
-            false => [objects, bytes, 0, 0],
+        match live {
+            0 => [objects, bytes, 0, 0],
+            _ => [objects, bytes, objects, bytes],
         }
     }
 }
@@ -148,9 +158,24 @@ mod tests {
         assert_eq!(mean_of(&source_name(1)), Ok(Some(1)));
     }
 
+    /// Allocations of one stack and size are one sample, and their blocks have one number.
+    #[test]
+    fn each_of_all_allocations_counts() {
+        let mut heap = Heap { mean: 1, ..Heap::default() };
+        heap.learn(&LiveBlocks { process: 1, blocks: vec![5, 5, 7] });
+        let of = |serial, weight| {
+            let nonce = AllocationNonce::new(100, serial).0;
+            heap.values(&Sample { process: 1, nonce, weight, source: ALLOCATION, ..Sample::default() })
+        };
+        assert_eq!(of(5, 1), [1, 100, 2, 200]);
+        assert_eq!(of(0, 30), [30, 3000, 0, 0]);
+        assert_eq!(of(6, 1), [1, 100, 0, 0]);
+        assert_eq!(of(7, 1), [1, 100, 1, 100]);
+    }
+
     #[test]
     fn rounding_leaves_sums_right_on_average() {
-        let heap = Heap { mean: 1 << 19, live: WordSet::from_iter([(1, 5)]) };
+        let heap = Heap { mean: 1 << 19, live: WordMap::from_iter([((1, 5), 1)]) };
         let of = |serial| {
             let nonce = AllocationNonce::new(1 << 19, serial).0;
             heap.values(&Sample { process: 1, nonce, source: ALLOCATION, ..Sample::default() })

@@ -66,6 +66,13 @@ struct Run {
     newest: Vec<u64>,
 }
 
+/// Where a sample is queued, until the next call of [`Merge::pop`].
+#[derive(Clone, Copy)]
+pub(crate) struct Queued {
+    run: usize,
+    at: usize,
+}
+
 /// A sample without its frames.
 struct QueuedSample {
     sample: Sample,
@@ -122,17 +129,24 @@ impl Run {
 
 impl Merge {
     /// Adds a sample with its frames, root first. The first `shared` of them are those of the previous call.
-    pub(crate) fn push(&mut self, sample: Sample, frames: &[u64], shared: usize) {
+    pub(crate) fn push(&mut self, sample: Sample, frames: &[u64], shared: usize) -> Queued {
         self.arrivals += 1;
-        let (run, shared) = match self.pushed_to.filter(|&last| self.runs[last].accepts(sample.ns)) {
+        let (at, shared) = match self.pushed_to.filter(|&last| self.runs[last].accepts(sample.ns)) {
             Some(last) => (last, shared),
             None => (self.begin(sample.ns), 0),
         };
-        let run = &mut self.runs[run];
+        let run = &mut self.runs[at];
         let shared = run.keep(frames, shared);
         let new = frames.len().saturating_sub(shared);
         run.samples.push(QueuedSample { sample, shared: shared as u32, new: new as u32 });
         self.words += SAMPLE_WORDS + new;
+        Queued { run: at, at: run.samples.len() - 1 }
+    }
+
+    /// Counts another event of a sample that is queued.
+    pub(super) fn count_again(&mut self, Queued { run, at }: Queued) {
+        let weight = &mut self.runs[run].samples[at].sample.weight;
+        *weight = weight.saturating_add(1);
     }
 
     /// Adds a sample that owns its frames.

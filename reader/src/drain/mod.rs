@@ -6,6 +6,7 @@ mod chains;
 pub(crate) mod collector;
 mod comparison;
 mod copies;
+mod equal_allocations;
 pub(crate) mod follow;
 mod in_use;
 pub(crate) mod listener;

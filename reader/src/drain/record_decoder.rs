@@ -16,7 +16,8 @@ use shm_format::{
 
 use crate::drain::chains::{Chains, DecodedStack};
 use crate::drain::copies::{Copies, UnwoundCopy};
-use crate::drain::merge::Merge;
+use crate::drain::equal_allocations::EqualAllocations;
+use crate::drain::merge::{Merge, Queued};
 use crate::drain::sequences::Sequences;
 use crate::drain::stitch::{Stitcher, Writer, Written};
 use crate::drain::unwinder::Unwinder;
@@ -76,6 +77,7 @@ pub(super) struct PassState {
     has_run: bool,
     /// The record whose stack was pushed to the merge last, unless it is standalone.
     last_merged: Option<RecordId>,
+    equal: EqualAllocations,
 }
 
 /// Identifies a record: its chunk, and its sequence number in its thread.
@@ -94,11 +96,17 @@ impl RecordId {
 
 impl PassState {
     /// Pushes a sample to the merge, passing only the frames that the merge does not have already.
-    fn merge(&mut self, merge: &mut Merge, sample: Sample, stack: &DecodedStack<'_>, record: RecordId) {
+    fn merge(
+        &mut self,
+        merge: &mut Merge,
+        sample: Sample,
+        stack: &DecodedStack<'_>,
+        record: RecordId,
+    ) -> Queued {
         let follows =
             stack.base.is_some_and(|sequence| self.last_merged == Some(RecordId { sequence, ..record }));
-        merge.push(sample, stack.frames, if follows { stack.shared } else { 0 });
         self.last_merged = (!stack.is_standalone).then_some(record);
+        merge.push(sample, stack.frames, if follows { stack.shared } else { 0 })
     }
 }
 
@@ -110,6 +118,7 @@ impl RecordDecoder<'_> {
             self.note_sequence(chunk.thread_seq, record.sequence);
         }
         let written = match record.kind {
+            RecordKind::Repeat if new && self.is_equal(chunk, record) => Written::Other,
             RecordKind::Stack | RecordKind::Repeat => self.stack(chunk, record),
             RecordKind::Tracepoint => {
                 self.tracepoint(chunk, record);
@@ -166,6 +175,19 @@ impl RecordDecoder<'_> {
         }
     }
 
+    /// Counts an allocation that equals an earlier one of this pass; false if there is none.
+    #[inline]
+    fn is_equal(&mut self, chunk: &ChunkInfo, record: &RecordRef<'_>) -> bool {
+        let equal = self.state.equal.find(chunk, record);
+        if let Some(queued) = equal {
+            self.merge.count_again(queued);
+            self.counts.samples += 1;
+            self.counts.weight += 1;
+            self.counts.counted_late += 1;
+        }
+        equal.is_some()
+    }
+
     /// Decodes a stack. It is a sample at once unless it has to be joined with kernel records.
     fn stack(&mut self, chunk: &ChunkInfo, record: &RecordRef<'_>) -> Written {
         let decoded = match record.kind {
@@ -196,7 +218,10 @@ impl RecordDecoder<'_> {
         }
         let needs_kernel_part = sample.source == PERF && sample.nonce != 0;
         if !needs_kernel_part && !self.copies.are_compared() {
-            self.state.merge(self.merge, sample, &stack, RecordId::of(chunk, record));
+            let queued = self.state.merge(self.merge, sample, &stack, RecordId::of(chunk, record));
+            if record.kind == RecordKind::Repeat {
+                self.state.equal.keep(chunk, record, queued);
+            }
             return Written::Other;
         }
         let sample = Sample { frames: stack.frames.iter().rev().copied().collect(), ..sample };
@@ -238,7 +263,7 @@ impl RecordDecoder<'_> {
         let fields = Some(Box::new(self.translator.fields(&event)));
         let sample = self.translator.sample(chunk.tid, chunk.thread_seq, ns, stack.head);
         let sample = Sample { fields, ..sample };
-        self.state.merge(self.merge, sample, &stack, RecordId::of(chunk, record));
+        let _ = self.state.merge(self.merge, sample, &stack, RecordId::of(chunk, record));
     }
 
     /// Decodes a piece of a thread's kernel ring.
@@ -265,7 +290,7 @@ mod tests {
             let stack =
                 DecodedStack { head: NO_STACK, frames, shared: base.map_or(0, |_| 2), base, is_standalone };
             let sample = Sample { ns: 1, ..Sample::default() };
-            state.merge(&mut merge, sample, &stack, RecordId { chunk, generation: 4, sequence });
+            let _ = state.merge(&mut merge, sample, &stack, RecordId { chunk, generation: 4, sequence });
             expected.push((frames.to_vec(), if is_shared { 2 } else { 0 }));
         };
         merged(1, 5, None, false, &[1, 2, 3], false);

@@ -103,7 +103,12 @@ impl Feed {
         for event in so_far {
             match event {
                 Event::LiveBlocks(live) => {
-                    in_use.extend(live.blocks.iter().map(|block| ((live.process, *block), Left::All)));
+                    for block in &live.blocks {
+                        let left = in_use.entry((live.process, *block)).or_insert(Left::Blocks(0));
+                        if let Left::Blocks(blocks) = left {
+                            *blocks += 1;
+                        }
+                    }
                 }
                 Event::LiveMappings(live) => {
                     let left = live.mappings.iter().map(|(id, bytes)| (*id, Left::Bytes(*bytes)));
@@ -182,7 +187,8 @@ impl Feed {
             false => self.live.counted(sample, &events),
         };
         let parts: Vec<Vec<LiveSample>> = samples.iter().map(counted).collect();
-        self.samples += samples.iter().map(|sample| sample.parts().count() as u64).sum::<u64>();
+        self.samples +=
+            samples.iter().map(|sample| sample.parts().count() as u64 * sample.events()).sum::<u64>();
         self.live.name(parts.iter().flatten().flat_map(|part| &part.stack));
         let mut steps = Vec::new();
         for (sample, parts) in samples.iter().zip(&parts) {

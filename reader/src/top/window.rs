@@ -30,14 +30,22 @@ pub(super) type Block = (u32, u64);
 /// How much of it is in use.
 #[derive(Clone, Copy)]
 pub(super) enum Left {
-    All,
+    /// So many blocks with this name: allocations of one stack and size may share it.
+    Blocks(u64),
+    /// So much of a mapping.
     Bytes(u64),
 }
+
+/// A block's name may be that of later blocks, as long as its thread has made at most this many allocations since: about
+/// three times what fits into a chunk.
+const SHARED_FOR: u64 = 4096;
 
 /// A block in use: its stack, and its weights by event.
 #[derive(Clone)]
 struct LiveBlock {
     stack: u32,
+    /// How many there are.
+    count: u64,
     /// Objects, bytes.
     weights: Vec<(u8, u64)>,
 }
@@ -56,6 +64,8 @@ pub(super) struct Window {
     slices: VecDeque<(u64, Weights)>,
     /// Blocks in use, including those freed since the last check.
     blocks: HashMap<Block, LiveBlock>,
+    /// The latest number of any of them, by process and thread.
+    latest: HashMap<(u32, u64), u32>,
     /// Length of the window in seconds; 0 for everything.
     seconds: u64,
 }
@@ -119,18 +129,30 @@ impl Window {
     /// Adds a block allocated by this stack, with its weight for an event.
     pub(super) fn hold(&mut self, block: Block, stack: &[Step], event: u8, weight: u64) {
         let stack = self.number(stack);
-        let block = self.blocks.entry(block).or_insert_with(|| LiveBlock { stack, weights: Vec::new() });
-        block.weights.push((event, weight));
+        let latest = self.latest.entry(thread_of(block)).or_default();
+        *latest = (*latest).max(block.1 as u32);
+        let new = || LiveBlock { stack, count: 1, weights: Vec::new() };
+        self.blocks.entry(block).or_insert_with(new).weights.push((event, weight));
     }
 
     /// Keeps the blocks still in use, as decided by `left`.
     pub(super) fn keep(&mut self, left: impl Fn(&Block) -> Option<Left>) {
-        self.blocks.retain(|block, held| {
-            let left = left(block);
-            if let (Some(Left::Bytes(left)), [_, (_, bytes)]) = (left, &mut held.weights[..]) {
-                *bytes = left.min(*bytes);
+        let Self { blocks, latest, .. } = self;
+        blocks.retain(|block, held| match (left(block), &mut held.weights[..]) {
+            (Some(Left::Blocks(blocks)), _) => {
+                held.count = blocks;
+                true
             }
-            left.is_some()
+            (Some(Left::Bytes(left)), [_, (_, bytes)]) => {
+                *bytes = left.min(*bytes);
+                true
+            }
+            (Some(Left::Bytes(_)), _) => true,
+            (None, _) => {
+                held.count = 0;
+                let latest = latest.get(&thread_of(*block)).copied().unwrap_or(0);
+                u64::from(latest.saturating_sub(block.1 as u32)) < SHARED_FOR
+            }
         });
     }
 
@@ -151,15 +173,20 @@ impl Window {
                 *sums.entry(*number).or_default() += weight;
             }
         }
-        for LiveBlock { stack, weights } in self.blocks.values() {
+        for LiveBlock { stack, count, weights } in self.blocks.values().filter(|held| held.count > 0) {
             for (_, weight) in weights.iter().filter(|(at, _)| Events::in_use(*at) == event) {
-                *sums.entry(*stack).or_default() += weight;
+                *sums.entry(*stack).or_default() += weight * count;
             }
         }
         for (number, weight) in sums {
             each(&self.stacks[number as usize], weight);
         }
     }
+}
+
+/// What numbers a block or mapping: its process and thread, and which of the two it is.
+fn thread_of((process, id): Block) -> (u32, u64) {
+    (process, id >> 31)
 }
 
 /// The stacks of an event that contain certain labels, from the last of those on.
@@ -244,9 +271,25 @@ mod tests {
         }
         window.forget(1000);
         assert_eq!([0, 1, 2, 3].map(|event| weight(&window, event)), [0, 0, 3, 600]);
-        window.keep(|block| (block.1 != 2).then_some(Left::All));
+        window.keep(|block| (block.1 != 2).then_some(Left::Blocks(1)));
         assert_eq!([2, 3].map(|event| weight(&window, event)), [2, 400]);
-        window.keep(|block| Some(if block.1 == 3 { Left::Bytes(50) } else { Left::All }));
-        assert_eq!([2, 3].map(|event| weight(&window, event)), [2, 150]);
+        window.keep(|block| Some(if block.1 == 3 { Left::Bytes(50) } else { Left::Blocks(1) }));
+        assert_eq!([2, 3].map(|event| weight(&window, event)), [3, 350]);
+    }
+
+    /// A block was freed before others that have its name were allocated.
+    #[test]
+    fn blocks_with_one_name_count_each() {
+        let mut window = Window::new(10);
+        let steps = [Step::certain(window.label(name("a")))];
+        window.hold((1, 7), &steps, 0, 1);
+        window.hold((1, 7), &steps, 1, 100);
+        window.keep(|_| None);
+        assert_eq!([2, 3].map(|event| weight(&window, event)), [0, 0]);
+        window.keep(|_| Some(Left::Blocks(3)));
+        assert_eq!([2, 3].map(|event| weight(&window, event)), [3, 300]);
+        window.hold((1, 7 + SHARED_FOR), &steps, 0, 1);
+        window.keep(|_| None);
+        assert_eq!(window.blocks.len(), 1, "a name that is not given any more stays");
     }
 }

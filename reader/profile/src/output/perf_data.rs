@@ -295,7 +295,7 @@ impl Records<'_> {
             Some(event) if event == part.event => parts.push(Part { event: 0, ..part }),
             Some(_) => {}
         });
-        for Part { ns, event, weight, kernel } in parts {
+        for Part { ns, event, weight, kernel, .. } in parts {
             // A mark is not an address.
             let kernel = match kernel {
                 [mark, kernel @ ..] if *mark >= WALL_MARKS => kernel,

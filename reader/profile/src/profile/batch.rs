@@ -14,6 +14,7 @@ const HANDFUL: usize = 1024;
 #[derive(Debug)]
 pub(super) struct PendingSample {
     pub(super) ns: u64,
+    pub(super) samples: u64,
     pub(super) weight: u64,
     pub(super) event: u8,
     pub(super) fields: u32,
@@ -34,6 +35,8 @@ pub(super) struct What {
     pub(super) event: u8,
     /// The fields of its event.
     pub(super) fields: u32,
+    /// How many samples it counts as.
+    pub(super) samples: u64,
     pub(super) weight: u64,
 }
 
@@ -48,7 +51,7 @@ pub(super) struct Batch {
 impl Batch {
     /// Adds a part of a sample.
     pub(super) fn push(&mut self, what: What, stack: &RawStack<'_>, digest: Digest<3>) {
-        let What { ns, event, fields, weight } = what;
+        let What { ns, event, fields, samples, weight } = what;
         let mut keep = |words: &[u64]| {
             let from = self.words.len();
             self.words.extend_from_slice(words);
@@ -58,6 +61,7 @@ impl Batch {
         let &RawStack { thread, process, epoch, layout, end, .. } = stack;
         self.parts.push(PendingSample {
             ns,
+            samples,
             weight,
             event,
             fields,

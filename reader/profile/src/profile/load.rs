@@ -19,7 +19,7 @@ use super::kernel::KernelNames;
 use super::naming;
 use super::resolve::{Known, Resolver};
 use super::sample_reader::{PAIR, Places, SampleReader};
-use super::stacks::{Counts, Key, RawStack, RecentStacks, Secret};
+use super::stacks::{Counted, Counts, Key, RawStack, RecentStacks, Secret};
 use super::stored::{self, BinaryKey, StoredNames};
 use super::timeline::{LossFinder, TimedSample};
 use super::{Binary, Bucket, LockPair, Profile, Stack};
@@ -337,7 +337,7 @@ impl Loader {
         );
         let (full, batches) = sync_channel::<Batch>(AHEAD);
         let (empty, used) = channel::<Batch>();
-        let (found, to_count) = sync_channel::<Vec<(Key, u64)>>(AHEAD);
+        let (found, to_count) = sync_channel::<Vec<Counted>>(AHEAD);
         let mut read = Some(read);
         let in_threads = std::thread::scope(|scope| {
             let (reader, read, counts) = (&mut reader, &mut read, &mut counts);
@@ -388,7 +388,7 @@ impl Loader {
     }
 
     /// The stacks of samples.
-    fn find_stacks(&mut self, batch: &Batch, histories: &[History]) -> Vec<(Key, u64)> {
+    fn find_stacks(&mut self, batch: &Batch, histories: &[History]) -> Vec<Counted> {
         let Loader {
             profile,
             generated,
@@ -411,16 +411,16 @@ impl Loader {
                         .stack(&batch.stack(part))
                 };
                 let stack = known.unwrap_or_else(|| recent.number(part.digest, find));
-                let &PendingSample { ns, weight, event, fields, thread, .. } = part;
+                let &PendingSample { ns, samples, weight, event, fields, thread, .. } = part;
                 if event == PAIR {
                     // The part before it belongs to the holder.
-                    if let Some((Key { stack: holder, .. }, _)) = keys.last() {
+                    if let Some(Counted { key: Key { stack: holder, .. }, .. }) = keys.last() {
                         let sum = pairs.entry((stack, *holder)).or_default();
                         *sum = (sum.0 + 1, sum.1 + weight);
                     }
                     continue;
                 }
-                keys.push((Key { thread, event, stack, fields }, weight));
+                keys.push(Counted { key: Key { thread, event, stack, fields }, samples, weight });
                 if let Some(timed_samples) = timed_samples {
                     let weight = u32::try_from(weight).unwrap_or(u32::MAX);
                     timed_samples.push(TimedSample { ns, thread, event, stack, fields, weight });

@@ -122,9 +122,9 @@ impl<'a> SampleReader<'a> {
         let carried = sample.fields.as_deref();
         let fields = carried.map_or(0, |carried| self.tracepoints.number(sample.process, carried));
         let (events, digest, batch) = (self.events, &self.digest, &mut self.batch);
-        events.parts(sample, |Part { ns, event, weight, kernel }| {
+        events.parts(sample, |Part { ns, event, samples, weight, kernel }| {
             let raw = RawStack { thread, process, epoch, layout, end: sample.end, kernel, frames };
-            batch.push(What { ns, event, fields, weight }, &raw, digest.of(&raw));
+            batch.push(What { ns, event, fields, samples, weight }, &raw, digest.of(&raw));
         });
         if events.is_of_locks(sample) {
             let keep = || {
@@ -143,7 +143,7 @@ impl<'a> SampleReader<'a> {
             };
             self.joiner.take(sample, keep, |wait, end| {
                 if let Some((delay, event)) = wait.wait {
-                    let what = What { ns: wait.ns, event, fields: 0, weight: delay };
+                    let what = What { ns: wait.ns, event, fields: 0, samples: 1, weight: delay };
                     batch.push(what, &end.raw(), end.digest);
                     batch.push(What { event: PAIR, ..what }, &wait.raw(), wait.digest);
                 }

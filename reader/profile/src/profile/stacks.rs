@@ -128,6 +128,14 @@ impl Key {
     }
 }
 
+/// Samples of one key, to be counted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Counted {
+    pub(super) key: Key,
+    pub(super) samples: u64,
+    pub(super) weight: u64,
+}
+
 /// Minimum number of samples to sort at once.
 const FEW: usize = 1 << 16;
 
@@ -138,12 +146,12 @@ pub(super) struct Counts {
     /// By key, each once.
     sums: Vec<Bucket>,
     /// Not added to the sums yet.
-    fresh: Vec<(Key, u64)>,
+    fresh: Vec<Counted>,
 }
 
 impl Counts {
-    /// Counts samples, by key and weight.
-    pub(super) fn add(&mut self, samples: &[(Key, u64)]) {
+    /// Counts samples.
+    pub(super) fn add(&mut self, samples: &[Counted]) {
         self.fresh.extend_from_slice(samples);
         if self.fresh.len() >= FEW.max(self.sums.len() / 2) {
             self.settle();
@@ -156,7 +164,7 @@ impl Counts {
         fresh.sort_unstable();
         let mut known = 0;
         let mut new: Vec<Bucket> = Vec::new();
-        for &(key, weight) in &*fresh {
+        for &Counted { key, samples: more, weight } in &*fresh {
             while sums.get(known).is_some_and(|bucket| Key::of(bucket) < key) {
                 known += 1;
             }
@@ -173,9 +181,9 @@ impl Counts {
                     last
                 }
             };
-            bucket.samples += 1;
+            bucket.samples += more;
             bucket.weight += weight;
-            bucket.squares += (weight as f64).powi(2);
+            bucket.squares += (weight as f64).powi(2) / more.max(1) as f64;
         }
         fresh.clear();
         merge(sums, &new);
@@ -430,7 +438,7 @@ mod tests {
         let mut expected = std::collections::BTreeMap::new();
         let mut state = 1_u32;
         for _ in 0..200 {
-            let samples: Vec<(Key, u64)> = (0..1500)
+            let samples: Vec<Counted> = (0..1500)
                 .map(|_| {
                     state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
                     let word = state >> 8;
@@ -440,12 +448,12 @@ mod tests {
                         stack: word / 14 % 30_000,
                         fields: 0,
                     };
-                    (key, u64::from(word % 5))
+                    Counted { key, samples: u64::from(1 + word % 3), weight: u64::from(word % 5) }
                 })
                 .collect();
-            for &(key, weight) in &samples {
+            for &Counted { key, samples, weight } in &samples {
                 let sum = expected.entry(key).or_insert((0, 0));
-                *sum = (sum.0 + 1, sum.1 + weight);
+                *sum = (sum.0 + samples, sum.1 + weight);
             }
             counts.add(&samples);
         }

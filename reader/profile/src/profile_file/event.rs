@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 
 use super::comparison::Comparison;
 use super::in_use::{LiveBlocks, LiveMappings};
+use crate::heap::ALLOCATION;
 use crate::tracepoint::{EventFields, Tracepoint};
 
 /// Maximum size of the names in one [`GeneratedCode`], in bytes.
@@ -332,6 +333,11 @@ pub struct Sample {
 }
 
 impl Sample {
+    /// How many events it stands for: allocations of one stack and size are one sample, whose weight is their number.
+    pub fn events(&self) -> u64 {
+        if self.source == ALLOCATION { self.weight.into() } else { 1 }
+    }
+
     /// The parts of the sample; none if it has no weight.
     pub fn parts(&self) -> impl Iterator<Item = SamplePart<'_>> + Clone {
         let told: u64 = self.kernel.iter().map(|kernel| u64::from(kernel.weight)).sum();

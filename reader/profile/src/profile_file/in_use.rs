@@ -12,7 +12,8 @@ pub(super) const LIVE_MAPPINGS: u8 = 26;
 pub struct LiveBlocks {
     /// The process's number.
     pub process: u32,
-    /// The allocations: number of the thread in its process:32, number of the allocation in the thread:32. Ascending.
+    /// The allocations: number of the thread in its process:32, number of the allocation in the thread:32. Ascending; each
+    /// as often as it has blocks.
     pub blocks: Vec<u64>,
 }
 
@@ -23,7 +24,6 @@ impl LiveBlocks {
     /// Blocks in any order, in events that are smaller than a block of the file.
     pub fn in_parts(process: u32, mut blocks: Vec<u64>) -> Vec<Self> {
         blocks.sort_unstable();
-        blocks.dedup();
         blocks.chunks(Self::MOST).map(|part| Self { process, blocks: part.to_vec() }).collect()
     }
 }

@@ -336,7 +336,8 @@ impl Tally {
     pub fn sample(&mut self, sample: &Sample, depth: usize) {
         let (parts, kernel, weight) = match &sample.kernel[..] {
             // Most have none.
-            [] => (u64::from(sample.weight > 0), 0, u64::from(sample.weight)),
+            [] if sample.weight > 0 => (sample.events(), 0, u64::from(sample.weight)),
+            [] => (0, 0, 0),
             _ => sample.parts().fold((0, 0, 0), |(parts, kernel, weight), part| {
                 (parts + 1, kernel + part.kernel.len(), weight + u64::from(part.weight))
             }),
@@ -344,7 +345,7 @@ impl Tally {
         let main = self.events.main();
         let mut main_weight = 0;
         self.events.parts(sample, |part| {
-            weigh(&mut self.weights, part.event, part.weight);
+            weigh(&mut self.weights, part.event, part.samples, part.weight);
             main_weight += if usize::from(part.event) == main { part.weight } else { 0 };
         });
         if self.events.is_of_locks(sample) {
@@ -361,7 +362,7 @@ impl Tally {
         image.samples += parts;
         // Samples of the wall clock are not records of the process.
         let is_record = sample.source != WALL_SOURCE;
-        image.unwinds += u64::from(!sample.repeated && is_record);
+        image.unwinds += if !sample.repeated && is_record { sample.events() } else { 0 };
         image.recorded_weight += if is_record { weight } else { 0 };
         image.weight = image.weight.saturating_add(main_weight);
         match self.events.is_of_clock(sample) {
@@ -379,7 +380,7 @@ impl Tally {
             || events.wait(sample),
             |wait, _| {
                 if let Some((delay, event)) = *wait {
-                    weigh(weights, event, delay);
+                    weigh(weights, event, 1, delay);
                 }
             },
         );
@@ -443,14 +444,14 @@ impl Tally {
     }
 }
 
-/// Adds a sample of an event to the samples and weights by event.
-fn weigh(weights: &mut Vec<(u64, u64)>, event: u8, weight: u64) {
+/// Adds samples of an event to the samples and weights by event.
+fn weigh(weights: &mut Vec<(u64, u64)>, event: u8, samples: u64, weight: u64) {
     let event = usize::from(event);
     if weights.len() <= event {
         weights.resize(event + 1, (0, 0));
     }
     let sum = &mut weights[event];
-    *sum = (sum.0 + 1, sum.1.saturating_add(weight));
+    *sum = (sum.0 + samples, sum.1.saturating_add(weight));
 }
 
 /// Adds to the count of a number. There are few numbers.
