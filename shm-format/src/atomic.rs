@@ -15,10 +15,10 @@ mod x86_64;
 pub(crate) use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering, fence};
 
 #[cfg(all(target_arch = "x86_64", not(loom), not(miri)))]
-pub(crate) use x86_64::{if_equal, local_add, local_compare_exchange, store_bytes, store_words};
+pub(crate) use x86_64::{if_equal, local_add, local_compare_exchange, prefetch, store_bytes, store_words};
 
 #[cfg(not(all(target_arch = "x86_64", not(loom), not(miri))))]
-pub(crate) use portable::{if_equal, local_add, local_compare_exchange, store_bytes, store_words};
+pub(crate) use portable::{if_equal, local_add, local_compare_exchange, prefetch, store_bytes, store_words};
 
 /// Orders accesses to private words against handlers of the same thread. Emits no instruction.
 #[inline(always)]
@@ -40,6 +40,11 @@ mod portable {
     /// Adds to the word (wrapping) and returns the previous value.
     pub(crate) fn local_add(word: &AtomicU64, value: u64) -> u64 {
         word.fetch_add(value, Ordering::Release)
+    }
+
+    /// Loads the word's cache line for a later access.
+    pub(crate) fn prefetch(word: &AtomicU64) {
+        core::hint::black_box(word.load(Ordering::Relaxed));
     }
 
     /// `then` if both words are the same, else `other`.

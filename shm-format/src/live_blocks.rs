@@ -6,7 +6,7 @@
 
 use core::ptr::NonNull;
 
-use crate::atomic::{AtomicU64, Ordering};
+use crate::atomic::{AtomicU64, Ordering, prefetch};
 use crate::layout::PAGE;
 use crate::live_table::{LiveTable, TableView};
 
@@ -147,7 +147,7 @@ impl LiveBlocks {
     #[inline]
     pub fn expect(&self, address: u64) {
         if let Some(entry) = self.window(address).next() {
-            core::hint::black_box(entry.address.load(Ordering::Relaxed));
+            prefetch(&entry.address);
         }
     }
 

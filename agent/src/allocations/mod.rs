@@ -134,6 +134,10 @@ unsafe extern "C" fn after(call: &Call, given_up: u64, result: u64) {
 #[inline(never)]
 fn sample(own: &mut Countdown, call: &Call, block: u64, size: u64) {
     let Some(recording) = recording::current() else { return };
+    // The table is far larger than the caches; its line arrives while the stack is walked.
+    if let Some(live) = live_blocks() {
+        live.expect(block);
+    }
     own.serial += 1;
     let allocation = AllocationNonce::new(size, own.serial);
     // If all are recorded, each counts as one, so equal ones need not be told apart.

@@ -43,6 +43,14 @@ pub(crate) fn local_add(word: &AtomicU64, value: u64) -> u64 {
     amount
 }
 
+/// Loads the word's cache line for a later access.
+#[inline(always)]
+pub(crate) fn prefetch(word: &AtomicU64) {
+    use core::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+    // SAFETY: a prefetch cannot fault and affects caches only.
+    unsafe { _mm_prefetch::<_MM_HINT_T0>(word.as_ptr().cast()) }
+}
+
 /// `then` if both words are equal, else `other`. Never a branch: the compiler turns every other way to write it into
 /// one.
 #[inline(always)]
