@@ -7,11 +7,10 @@ use std::str::FromStr;
 use shm_format::AllocationNonce;
 
 use crate::poisson;
+pub(crate) use crate::profile_file::ALLOCATION;
 use crate::profile_file::{LiveBlocks, Sample};
 use crate::word_map::WordMap;
 
-/// Source number of allocations in samples.
-pub(crate) const ALLOCATION: u8 = 4;
 /// Default mean number of bytes between samples.
 pub const DEFAULT_MEAN: u64 = 512 << 10;
 /// Key of the note about blocks that the table of live blocks had no room for.

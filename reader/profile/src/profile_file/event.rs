@@ -8,7 +8,6 @@ use std::path::{Path, PathBuf};
 
 use super::comparison::Comparison;
 use super::in_use::{LiveBlocks, LiveMappings};
-use crate::heap::ALLOCATION;
 use crate::tracepoint::{EventFields, Tracepoint};
 
 /// Maximum size of the names in one [`GeneratedCode`], in bytes.
@@ -331,6 +330,9 @@ pub struct Sample {
     /// Kernel events at this stack. The rest of `weight` belongs to the stack without a kernel part.
     pub kernel: Vec<KernelSample>,
 }
+
+/// Source number of allocations in samples.
+pub(crate) const ALLOCATION: u8 = 4;
 
 impl Sample {
     /// How many events it stands for: allocations of one stack and size are one sample, whose weight is their number.

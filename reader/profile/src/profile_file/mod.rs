@@ -18,6 +18,7 @@ mod tracepoint_codec;
 mod writer;
 
 pub use comparison::{Comparison, Recovered, Verdict};
+pub(crate) use event::ALLOCATION;
 pub use event::{
     Cause, Counters, CountersAt, End, Event, FileIdentity, GeneratedCode, GeneratedFunction,
     InterpretedFunction, KernelSample, KernelSymbol, ModuleGone, ModuleInfo, NO_ANSWER, NanosBucket,
