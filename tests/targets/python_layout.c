@@ -59,6 +59,8 @@ int main(void) {
 #endif
 #if PY_VERSION_HEX >= 0x030b0000
     FIELD(frame_previous, _PyInterpreterFrame, previous);
+#if PY_VERSION_HEX < 0x030e0000
+    /* Used where data stacks are. */
     FIELD(frame_stack_top, _PyInterpreterFrame, stacktop);
     FIELD(thread_chunk, PyThreadState, datastack_chunk);
     FIELD(code_stack_words, PyCodeObject, co_stacksize);
@@ -67,6 +69,7 @@ int main(void) {
     _Static_assert(offsetof(PyThreadState, datastack_top) == offsetof(PyThreadState, datastack_chunk) + 8, "top");
     _Static_assert(offsetof(_PyStackChunk, size) == 8 && offsetof(_PyStackChunk, top) == 16, "a chunk");
     _Static_assert(offsetof(_PyStackChunk, data) == 24, "a chunk");
+#endif
     FIELD(code_name, PyCodeObject, co_qualname);
     FIELD(code_bytes, PyCodeObject, co_code_adaptive);
 #endif

@@ -13,9 +13,9 @@ use std::time::Duration;
 use selfwind_tests::binary::selfwind;
 use selfwind_tests::folded::Folded;
 use selfwind_tests::outcome::{Outcome, run};
+use selfwind_tests::pythons::pythons;
 use selfwind_tests::recording::{Recorder, Recording, assert_named_in_every_format, folded, read};
 use selfwind_tests::scratch::Scratch;
-use selfwind_tests::skip::skip;
 use selfwind_tests::target::Target;
 
 /// Tag of a Python frame in folded stacks.
@@ -27,31 +27,9 @@ fn script(name: &str) -> String {
     format!("{}/targets/{name}.py", env!("CARGO_MANIFEST_DIR"))
 }
 
-/// The installed interpreters of the supported minor versions: builds by pyenv, the system's own, and a 3.14.
-fn interpreters() -> Vec<(u32, PathBuf)> {
-    let home = std::env::var_os("HOME").unwrap_or_default();
-    let versions = fs::read_dir(Path::new(&home).join(".pyenv/versions")).into_iter().flatten().flatten();
-    let built = versions.map(|version| version.path().join("bin/python3"));
-    let others = ["/usr/bin/python3", "/usr/bin/python3.14", "/usr/local/bin/python3.14"];
-    let candidates = built.chain(others.map(PathBuf::from));
-    let minor = |program: PathBuf| {
-        let print = "import sys; print(sys.version_info[1] if sys.version_info[0] == 3 else 0)";
-        let outcome = program.exists().then(|| run(Command::new(&program).args(["-c", print])))?;
-        Some((outcome.stdout.trim().parse().ok()?, program))
-    };
-    let known = candidates.filter_map(minor).filter(|(minor, _)| (9..=14).contains(minor));
-    let known: Vec<(u32, PathBuf)> = known.collect();
-    for wanted in 9..=14 {
-        if !known.iter().any(|(minor, _)| *minor == wanted) {
-            // In Debian from forky on.
-            match wanted {
-                14 => eprintln!("no Python 3.14"),
-                _ => skip(format!("no Python 3.{wanted} in ~/.pyenv/versions")),
-            }
-        }
-    }
-    assert!(!known.is_empty(), "no Python 3.9 to 3.14 at all");
-    known
+/// An interpreter whose evaluation loop has a name. A build of 3.14 may have a C function per instruction, without symbols.
+fn symbolized() -> (u32, PathBuf) {
+    pythons().into_iter().rfind(|(minor, _)| *minor < 14).expect("there is one")
 }
 
 /// The name of a Python function in an element of a folded stack, without its place.
@@ -90,7 +68,7 @@ fn record_shares(recorder: &Recorder, python: &Path, seconds: &str) -> Recording
 
 #[test]
 fn shares_are_those_of_the_program() {
-    for (minor, python) in interpreters() {
+    for (minor, python) in pythons() {
         // The threads' timers tick with the kernel's HZ: a quarter of the samples, often, with twice the spread.
         for (source, points) in [("cpu", 4.0), ("perf", 2.0)] {
             let recording = record_shares(&Recorder::at(997).event(source), &python, "3");
@@ -147,7 +125,7 @@ fn assert_in_place(what: &str, folded: &Folded) {
 fn no_stack_is_impossible() {
     // Of five interpreters a million samples together.
     let seconds = if std::env::var_os("SELFWIND_LONG").is_some() { "25" } else { "3" };
-    for (minor, python) in interpreters() {
+    for (minor, python) in pythons() {
         // A timer tick stands for 40 periods: of a few hundred samples two or three may have placeholders.
         for (source, gaps) in [("cpu", 100), ("perf", 500)] {
             let what = format!("3.{minor} {source} {}", python.display());
@@ -185,7 +163,7 @@ fn no_stack_is_impossible() {
 /// The handler reads certain memory without a probe. This program unmaps such memory at once.
 #[test]
 fn what_is_freed_at_once_is_not_read() {
-    for (minor, python) in interpreters() {
+    for (minor, python) in pythons() {
         for source in ["cpu", "perf"] {
             let what = format!("3.{minor} {source} {}", python.display());
             let recorder = Recorder::at(9973).event(source);
@@ -216,6 +194,63 @@ fn what_is_freed_at_once_is_not_read() {
     }
 }
 
+/// The first interpreter is entered by the same thread again, after samples of it.
+#[test]
+fn sub_interpreters_have_their_functions() {
+    for (minor, python) in pythons() {
+        let recording = Recorder::at(997).record(&python, &[script("python_sub_interpreter")]);
+        assert_eq!(recording.outcome.status, 0, "3.{minor}: {:?}", recording.outcome);
+        let folded = recording.folded();
+        let path = ["<module>", "main", "<module>", "sub_main", "sub_leaf"];
+        let is_right = |stack: &[String]| functions(stack) == path;
+        let right: u64 =
+            folded.stacks.iter().filter(|(stack, _)| is_right(stack)).map(|(_, weight)| weight).sum();
+        // In 3.9 nothing on the native stack tells whose call is whose: a mark, no wrong frame.
+        let is_marked = |stack: &[String]| functions(stack).iter().all(|name| name.starts_with(GAP));
+        let marked: u64 =
+            folded.stacks.iter().filter(|(stack, _)| is_marked(stack)).map(|(_, weight)| weight).sum();
+        let expected = if minor == 9 { marked } else { right };
+        assert!(expected * 10 >= folded.total() * 6, "3.{minor}: {expected}: {folded:?}");
+        let outside = weight_with(&folded, "after");
+        assert!(outside * 10 >= folded.total(), "3.{minor}: {outside}: {folded:?}");
+    }
+}
+
+/// greenlet changes links between frames, so that a chain may end anywhere.
+#[test]
+fn a_chain_that_ends_early_is_not_followed() {
+    for (minor, python) in pythons().into_iter().filter(|(minor, _)| matches!(minor, 12 | 13)) {
+        let recording =
+            Recorder::at(9973).event("perf").record(&python, &[script("python_unlinked"), "1".into()]);
+        let Outcome { status, stdout, .. } = &recording.outcome;
+        assert!(*status == 0 && stdout == "done\n", "3.{minor}: {:?}", recording.outcome);
+        recording.assert_adds_up();
+    }
+}
+
+/// A thread that has no state of its own runs with that of the main thread, which computes meanwhile.
+#[test]
+fn a_state_that_another_thread_runs_does_no_harm() {
+    let library = Target::c("python_handed").shared("python_handed.so").build();
+    // Later versions compare the stack pointer with the bounds of the state's own thread.
+    for (minor, python) in pythons().into_iter().filter(|(minor, _)| *minor < 14) {
+        let arguments = [script("python_handed"), "2".into(), library.display().to_string()];
+        let recording = Recorder::at(9973).event("perf").record(&python, &arguments);
+        assert_eq!(recording.outcome.status, 0, "3.{minor}: {:?}", recording.outcome);
+        let folded = recording.folded();
+        let hands = |stack: &[String]| stack.iter().any(|element| element == "hand");
+        let mut weights = [0, 0];
+        for (stack, weight) in folded.stacks.iter().filter(|(stack, _)| hands(stack)) {
+            let is_wrong = functions(stack).iter().any(|name| matches!(*name, "work" | "deep" | "mortal"));
+            weights[usize::from(is_wrong)] += weight;
+        }
+        let [right, wrong] = weights;
+        assert!(right * 4 > folded.total(), "3.{minor}: {right} of {}", folded.total());
+        // It may be read while the other thread changes it.
+        assert!(wrong * 1000 <= right, "3.{minor}: {wrong} of {right}");
+    }
+}
+
 /// An edge of the call graph. Before 3.11 a code object does not know its class.
 fn edge<'l>(minor: u32, line: &'l str) -> Option<(&'l str, &'l str)> {
     let (caller, callee) = line.split_once(' ')?;
@@ -230,9 +265,7 @@ fn is_of_the_script(element: &str) -> bool {
 
 #[test]
 fn views_show_lines_and_the_interpreter_if_asked() {
-    // A build of 3.14 may have a C function per instruction, without symbols.
-    let older = interpreters().into_iter().rfind(|(minor, _)| *minor < 14);
-    let (_, python) = older.expect("there is one");
+    let (_, python) = symbolized();
     let recording = record_shares(&Recorder::at(997), &python, "1");
     let export = |flags: &[&str]| {
         Folded::parse(&read(&[&["export", "-f", "folded"], flags].concat(), &recording.file))
@@ -258,7 +291,7 @@ fn views_show_lines_and_the_interpreter_if_asked() {
 
 #[test]
 fn allocations_and_waits_have_their_functions() {
-    for (minor, python) in interpreters() {
+    for (minor, python) in pythons() {
         let recorder = Recorder::at(99).event("alloc:all,lock").env("SELFWIND_POOL", "128M");
         let recording = recorder.record(&python, &[script("python_allocates")]);
         assert_eq!(recording.outcome.status, 0, "3.{minor}: {:?}", recording.outcome);
@@ -281,7 +314,7 @@ fn allocations_and_waits_have_their_functions() {
 /// the mask.
 #[test]
 fn allocations_and_waits_leave_the_signal_mask_alone() {
-    for (minor, python) in interpreters() {
+    for (minor, python) in pythons() {
         for event in ["alloc:all,lock:all", "cpu,alloc:4K,lock:all"] {
             let recording = Recorder::at(499).event(event).record(&python, &[script("python_mask")]);
             assert_eq!(recording.outcome.stdout, "[[], []]\n", "3.{minor}, {event}: {:?}", recording.outcome);
@@ -291,7 +324,7 @@ fn allocations_and_waits_leave_the_signal_mask_alone() {
 
 #[test]
 fn native_only_leaves_python_out() {
-    let (_, python) = interpreters().pop().expect("there is one");
+    let (_, python) = symbolized();
     let recording = record_shares(&Recorder::at(997).env("SELFWIND_NATIVE_ONLY", "1"), &python, "0.5");
     let folded = recording.folded();
     assert!(folded.stacks.iter().all(|(stack, _)| functions(stack).is_empty()), "{folded:?}");
@@ -302,7 +335,7 @@ fn native_only_leaves_python_out() {
 fn running_interpreters_are_attached_to() {
     /// By then the program is at work.
     const STARTED: Duration = Duration::from_millis(700);
-    for (minor, python) in interpreters() {
+    for (minor, python) in pythons() {
         let scratch = Scratch::new();
         let file = scratch.join("attached.data");
         let mut command = Command::new(&python);

@@ -8,6 +8,7 @@ use std::process::Command;
 use handler::interpreter::python::Layout;
 use object::{Object, ObjectSegment, ObjectSymbol};
 use selfwind_tests::outcome::run;
+use selfwind_tests::pythons::pythons;
 use selfwind_tests::scratch::Scratch;
 use selfwind_tests::skip::skip;
 
@@ -20,20 +21,15 @@ struct Interpreter {
 }
 
 fn interpreters() -> Vec<Interpreter> {
-    let home = std::env::var_os("HOME").unwrap_or_default();
-    let versions = fs::read_dir(Path::new(&home).join(".pyenv/versions")).into_iter().flatten().flatten();
-    let programs = versions.map(|version| version.path().join("bin/python3"));
-    let programs = programs.chain([PathBuf::from("/usr/bin/python3")]);
-    let facts = |program: PathBuf| {
-        let print = "import os, sys, sysconfig as s; v = s.get_config_var; print(sys.version_info[1], \
-                     s.get_paths()['include'], os.path.join(v('LIBDIR'), v('INSTSONAME')) if v('Py_ENABLE_SHARED') \
+    let facts = |(minor, program): (u32, PathBuf)| {
+        let print = "import os, sys, sysconfig as s; v = s.get_config_var; lib = os.path.join(v('LIBDIR'), v('INSTSONAME')); print(\
+                     s.get_paths()['include'], lib if v('Py_ENABLE_SHARED') and os.path.exists(lib) \
                      else os.path.realpath(sys.executable), sep='\\n')";
-        let outcome = program.exists().then(|| run(Command::new(&program).args(["-c", print])))?;
+        let outcome = run(Command::new(&program).args(["-c", print]));
         let mut lines = outcome.stdout.lines();
-        let minor = lines.next()?.parse().ok()?;
-        Some(Interpreter { minor, include: lines.next()?.into(), library: lines.next()?.into() })
+        Some(Interpreter { minor: minor as u8, include: lines.next()?.into(), library: lines.next()?.into() })
     };
-    let all = programs.filter_map(facts).filter(|one| (9..=14).contains(&one.minor));
+    let all = pythons().into_iter().filter_map(facts);
     all.filter(|one| one.include.join("internal/pycore_runtime.h").exists()).collect()
 }
 
@@ -48,7 +44,10 @@ fn by_headers(interpreter: &Interpreter) -> BTreeMap<String, u64> {
         .arg("-I")
         .arg(&interpreter.include)
         .arg("-I")
-        .arg(interpreter.include.join("internal"));
+        .arg(interpreter.include.join("internal"))
+        // Debian's configuration is in a directory of the architecture.
+        .arg("-idirafter")
+        .arg(interpreter.include.join(".."));
     let outcome = run(compiler.arg(source).arg("-o").arg(&program));
     assert_eq!(outcome.status, 0, "3.{}: {}", interpreter.minor, outcome.stderr);
     let field = |line: &str| {

@@ -91,6 +91,24 @@ impl Found {
         }
     }
 
+    /// Notes the address of a call that evaluates one frame, by its number from the leaf; `None` if there is no room.
+    pub(crate) fn note(&mut self, number: usize, inside: u64) -> Option<()> {
+        self.runs.get_mut(self.count + number)?.inside = inside;
+        Some(())
+    }
+
+    /// Closes runs of one frame each for as many noted calls, counted from the root. `end` is the number of frames with
+    /// those of the calls; the innermost call takes all that the others leave of the open run.
+    pub(crate) fn close_noted(&mut self, calls: usize, end: usize) {
+        let (first, begin) = (self.count, self.closed);
+        for number in 0..calls {
+            let Some(inside) = self.runs.get(first + number).map(|run| run.inside) else { return };
+            if let Some(before) = end.checked_sub(calls - number).filter(|before| *before >= begin) {
+                self.close_at(inside, before + 1);
+            }
+        }
+    }
+
     /// Forgets the frames of the open run.
     pub(crate) fn forget_open(&mut self) {
         self.depth = self.closed;

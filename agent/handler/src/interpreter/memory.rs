@@ -3,8 +3,8 @@
 //! Its frames, code and names lie on the heap, which another thread may unmap at any time, and pointers to the stack may be
 //! old ones. So each page is asked for once per walk (`sys::is_readable`), and nothing of that is believed in the next one.
 //! That is a system call, so what need not be asked for is not: ranges that nobody may unmap (the interpreter's own data,
-//! where its modules of the start and its main thread's state are, the used part of the thread's stack, the chunk of its
-//! data stack). Objects that are certainly alive (`python::trust`) are not read by this at all.
+//! where its modules of the start and its main thread's state are, the used part of the thread's stack, the thread's state
+//! and the chunk of its data stack). Objects that are certainly alive (`python::trust`) are not read by this at all.
 
 use crate::arch::load;
 use crate::stack::Bounds;
@@ -41,10 +41,19 @@ pub(crate) enum Signals {
     Open,
 }
 
+/// What stays mapped for the rest of a walk, beside what is known at its start: one range of each kind.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Lasting {
+    /// A thread state.
+    State = 2,
+    /// A chunk of the data stack.
+    Chunk = 3,
+}
+
 /// The memory that one walk may read.
 pub(crate) struct Memory<'a> {
     pages: &'a mut Pages,
-    known: [Bounds; 3],
+    known: [Bounds; 4],
     probes: u32,
     signals: Signals,
     blocked: Option<SignalsBlocked>,
@@ -56,24 +65,28 @@ impl<'a> Memory<'a> {
         pages.begin();
         let [first, second] = known;
         match may_probe {
-            true => Self { known: [first, second, Bounds::NONE], signals, ..Self::resume(pages, PROBES) },
+            true => Self {
+                known: [first, second, Bounds::NONE, Bounds::NONE],
+                signals,
+                ..Self::resume(pages, PROBES)
+            },
             false => Self::resume(pages, 0),
         }
     }
 
     /// The memory of a walk that has begun, with so many probes left. Signals are blocked.
     pub(crate) fn resume(pages: &'a mut Pages, probes: u32) -> Self {
-        let known = [Bounds::NONE; 3];
+        let known = [Bounds::NONE; 4];
         Self { pages, known, probes, signals: Signals::Blocked, blocked: None }
     }
 
-    /// Notes a range that stays mapped for the rest of the walk, in place of the one that was noted before.
+    /// Notes a range that stays mapped for the rest of the walk, in the place of the last one of its kind.
     ///
     /// # Safety
     /// It does.
-    pub(super) unsafe fn know(&mut self, range: Bounds) {
-        if let Some(last) = self.known.last_mut() {
-            *last = range;
+    pub(super) unsafe fn keep(&mut self, kind: Lasting, range: Bounds) {
+        if let Some(known) = self.known.get_mut(kind as usize) {
+            *known = range;
         }
     }
 

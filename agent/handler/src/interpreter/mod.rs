@@ -23,6 +23,7 @@ use unwind::{End, StackCache, Walk};
 use crate::activity::is_filtered;
 use crate::arch;
 use crate::recording::Recording;
+use crate::slot;
 use crate::snapshot::Pinned;
 use crate::stack::Bounds;
 use found::Found;
@@ -74,7 +75,17 @@ pub(crate) fn add_frames<'s>(
         let used = innermost.map_or(Bounds::NONE, |low| Bounds { low, ..stack });
         let mut memory = Memory::new(!is_filtered(), signals, pages, [interpreter.data, used]);
         let is_walked = walk.end.is_complete();
-        let thread = Thread { python: interpreter, recording, native, pointer, stack: used, is_walked };
+        let is_only = slot::count() <= 1;
+        let thread = Thread {
+            python: interpreter,
+            recording,
+            native,
+            pointer,
+            whole_stack: stack,
+            stack: used,
+            is_only,
+            is_walked,
+        };
         python::find(&thread, &mut memory, found, python);
     }
     let emitted = Some(regions.emitted()).filter(|emitted| has_regions && !emitted.is_empty());

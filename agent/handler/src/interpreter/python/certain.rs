@@ -17,8 +17,10 @@ pub(super) struct Certain {
     pub(super) trust: Trust,
     /// The innermost frame, if it may not be trusted; 0 otherwise.
     pub(super) doubtful: u64,
+    /// The innermost frame, if all are trusted.
+    pub(super) innermost: u64,
 }
 
 impl Certain {
-    pub(super) const NOTHING: Certain = Certain { trust: Trust::Nothing, doubtful: 0 };
+    pub(super) const NOTHING: Certain = Certain { trust: Trust::Nothing, doubtful: 0, innermost: 0 };
 }

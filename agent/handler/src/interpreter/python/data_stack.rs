@@ -22,7 +22,7 @@ use super::codes::Codes;
 use super::descriptor::Python;
 use super::layout::FRAME_WORDS;
 use crate::arch::load;
-use crate::interpreter::memory::Memory;
+use crate::interpreter::memory::{Lasting, Memory};
 use crate::stack::Bounds;
 
 /// Maximum number of frames per chunk: as many as fit into a usual one.
@@ -71,8 +71,8 @@ impl DataStack {
         }
         // SAFETY: two words of the state.
         let (newest, top) = unsafe { (load(state + place), load(state + place + 8)) };
-        // SAFETY: the thread's chunks.
-        if let Some((chunk, range, is_newest)) = unsafe { find(newest, innermost) } {
+        // SAFETY: the chunk that holds the innermost frame is the thread's; others are probed.
+        if let Some((chunk, range, is_newest)) = unsafe { newest_with(newest, innermost, memory) } {
             // SAFETY: the thread's chunk.
             let used = if is_newest { top } else { unsafe { used(chunk) } };
             // SAFETY: all frames below the innermost one are complete.
@@ -80,6 +80,7 @@ impl DataStack {
                 innermost <= used && unsafe { self.read(python, (chunk, range), innermost, codes, memory) };
             if is_read
                 && settled
+                && innermost < used
                 && let Some(place) = self.frames.get_mut(self.count)
             {
                 *place = innermost;
@@ -173,7 +174,7 @@ impl DataStack {
             return self.distrust();
         }
         // SAFETY: the thread's chunk, while nobody frees it.
-        unsafe { memory.know(range) };
+        unsafe { memory.keep(Lasting::Chunk, range) };
         true
     }
 
@@ -207,6 +208,29 @@ unsafe fn words(python: &Python, frame: u64, codes: &Codes, memory: &mut Memory<
     }
     let words = u64::from(stack) + u64::from(local) + FRAME_WORDS;
     (kind == python.code_type && words < LARGEST).then_some(words)
+}
+
+/// The same as [`find`], from the newest chunk on. Chunks newer than the one that holds the innermost frame may belong to
+/// another thread that runs with the state meanwhile, so they are probed.
+///
+/// # Safety
+/// If `innermost` lies in a chunk, nobody frees that one meanwhile.
+unsafe fn newest_with(newest: u64, innermost: u64, memory: &mut Memory<'_>) -> Option<(u64, Bounds, bool)> {
+    /// DATA_STACK_CHUNK_SIZE: no chunk is smaller.
+    const SMALLEST: u64 = 16 << 10;
+    if innermost.wrapping_sub(newest) < SMALLEST {
+        // SAFETY: the chunk holds the innermost frame.
+        return unsafe { find(newest, innermost) };
+    }
+    let mut chunk = newest;
+    for number in 0..CHUNKS {
+        let range = Bounds { low: chunk, high: chunk.saturating_add(memory.field(chunk, SIZE as u16)?) };
+        if range.hold(innermost) {
+            return Some((chunk, range, number == 0));
+        }
+        chunk = memory.word(chunk)?;
+    }
+    None
 }
 
 /// The chunk that contains `address`, searched from `chunk` outwards; its range, and whether it is `chunk` itself.

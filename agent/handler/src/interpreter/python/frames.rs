@@ -2,6 +2,7 @@
 
 use unwind::Interpreted;
 
+use super::certain::Trust;
 use super::layout::{Linkage, OWN};
 use super::unreadable::Unreadable;
 use super::walker::Walker;
@@ -38,11 +39,12 @@ impl Walker<'_, '_> {
                 return if full { Err(Gap::TooDeep) } else { Ok(()) };
             }
             let is_complete = self.is_complete(frame);
-            if self.owner(frame, is_complete)? >= OWN {
+            if self.is_own(frame, is_complete)? {
                 self.found.close(frame);
                 if full {
                     return Err(Gap::TooDeep);
                 }
+                self.trust = self.certain.trust;
             } else if !full {
                 full = self.push_or_full(frame, is_complete)?;
             }
@@ -64,10 +66,10 @@ impl Walker<'_, '_> {
             let innermost = self.field(c_frame, layout.c_frame_current)?;
             let outer = self.field(c_frame, layout.c_frame_previous)?;
             let behind = self.field(outer, layout.c_frame_current)?;
+            self.trust = self.certain.trust;
             match self.run(innermost, behind) {
                 Ok(()) => {}
                 Err(Gap::Unreadable) => {
-                    self.trust = self.certain.trust;
                     self.found.forget_open();
                     if number > 0 {
                         self.found.push_gap(Gap::Unreadable);
@@ -95,13 +97,13 @@ impl Walker<'_, '_> {
         }
         for _ in 0..FRAMES {
             let is_complete = self.is_complete(frame);
-            let mark = self.owner(frame, is_complete)?;
-            let is_own = !ends_itself && mark >= OWN;
+            let is_own = !ends_itself && self.is_own(frame, is_complete)?;
             if !is_own && !full {
                 full = self.push_or_full(frame, is_complete)?;
             }
+            let is_entry = ends_itself && self.owner(frame, is_complete)? != 0;
             frame = self.of_frame(frame, layout.frame_previous, is_complete)?;
-            if is_own || ends_itself && mark != 0 {
+            if is_own || is_entry {
                 return match (frame == behind, full) {
                     (true, false) => Ok(()),
                     (true, true) => Err(Gap::TooDeep),
@@ -116,78 +118,81 @@ impl Walker<'_, '_> {
     /// that begins or ends may have one without the other.
     fn frame_objects(&mut self, state: u64) -> Result<(), Gap> {
         let layout = &self.thread().python.layout;
-        let mut frame = self.field(state, layout.thread_frame)?;
+        let mut frame = match self.trust {
+            Trust::All => self.certain.innermost,
+            _ => self.field(state, layout.thread_frame)?,
+        };
+        let (innermost, before) = (frame, self.found.depth());
         let mut frames = 0;
         while frame != 0 {
             if frames == FRAMES {
                 return Err(Gap::TooDeep);
             }
             let is_complete = self.is_complete(frame);
-            if self.found.depth() == frames && self.push_or_full(frame, is_complete)? {
+            if self.found.depth() == before + frames && self.push_or_full(frame, is_complete)? {
                 return Err(Gap::TooDeep);
             }
             frames += 1;
             frame = self.of_frame(frame, layout.frame_previous, is_complete)?;
         }
-        match layout.linkage {
-            Linkage::Objects => self.close_by_code(frames),
-            _ => self.close_by_c_frames(state, frames),
-        }
-    }
-
-    /// Closes runs of one frame each: in 3.9 calls are recognised by their code.
-    fn close_by_code(&mut self, frames: usize) -> Result<(), Gap> {
-        let thread = self.thread;
-        let evaluation = thread.python.evaluation;
-        let calls = || {
-            let frames = thread.native.frames().iter().zip(thread.native.stack_pointers());
-            frames.filter(|(frame, _)| evaluation.holds(frame.address())).map(|(_, pointer)| pointer)
+        let count = match layout.linkage {
+            _ if frames == 0 => return Ok(()),
+            Linkage::Objects => self.note_by_code(frames)?,
+            _ => self.note_c_frames(state)?,
         };
-        let count = calls().count();
-        // A call that begins or ends may have no frame. If there are fewer calls than frames, some are in unknown code.
-        if count != frames && count != frames + 1 {
+        // A call that begins or ends may have no frame, or a frame no call. If the innermost frame is another one by now,
+        // another thread runs with the state.
+        let stands = self.field(state, layout.thread_frame)? == innermost;
+        if frames.abs_diff(count) > 1 || !stands {
             self.found.forget_open();
             return Err(Gap::Unreadable);
         }
-        for (number, pointer) in calls().enumerate() {
-            self.close_from_root(pointer, count - number, frames);
-        }
+        self.found.close_noted(count, self.found.depth());
         Ok(())
     }
 
-    /// Closes runs of one frame each: in 3.10 each call has a `CFrame`.
-    fn close_by_c_frames(&mut self, state: u64, frames: usize) -> Result<(), Gap> {
-        let count = self.each_c_frame(state, |_, _, _| {})?;
-        self.each_c_frame(state, |this, c_frame, number| {
-            this.close_from_root(c_frame, count - number.min(count), frames);
-        })?;
-        Ok(())
-    }
-
-    /// Closes the run of call number `from_root`, counted from 1 at the root.
-    fn close_from_root(&mut self, inside: u64, from_root: usize, frames: usize) {
-        // The innermost call takes all further frames.
-        if let Some(before) = frames.checked_sub(from_root) {
-            self.found.close_at(inside, before + 1);
+    /// Notes the calls of the evaluation loop and returns their number: in 3.9 they are recognised by their code.
+    fn note_by_code(&mut self, frames: usize) -> Result<usize, Gap> {
+        let thread = self.thread;
+        let evaluation = thread.python.evaluation;
+        let mut count = 0;
+        for (frame, pointer) in thread.native.frames().iter().zip(thread.native.stack_pointers()) {
+            if evaluation.holds(frame.address()) {
+                self.found.note(count, pointer).ok_or(Gap::TooDeep)?;
+                count += 1;
+            }
+        }
+        // If there are fewer calls than frames, some are in unknown code.
+        match count < frames {
+            true => {
+                self.found.forget_open();
+                Err(Gap::Unreadable)
+            }
+            false => Ok(count),
         }
     }
 
-    /// Calls `each` for every `CFrame` of a call, innermost first, with its number. Returns how many there are.
-    fn each_c_frame(
-        &mut self,
-        state: u64,
-        mut each: impl FnMut(&mut Self, u64, usize),
-    ) -> Result<usize, Gap> {
+    /// The same for 3.10, where each call has a `CFrame`.
+    fn note_c_frames(&mut self, state: u64) -> Result<usize, Gap> {
         let layout = &self.thread().python.layout;
         let mut c_frame = self.field(state, layout.thread_c_frame)?;
-        for number in 0..FRAMES {
-            if is_in(state, c_frame) {
-                return Ok(number);
-            }
-            each(self, c_frame, number);
+        let mut count = 0;
+        while !is_in(state, c_frame) {
+            self.found.note(count, c_frame).ok_or(Gap::TooDeep)?;
+            count += 1;
             c_frame = self.field(c_frame, layout.c_frame_previous)?;
         }
-        Err(Gap::TooDeep)
+        Ok(count)
+    }
+
+    /// Whether a frame is the interpreter's own, which belongs to a call. On the native stack there are no others.
+    #[inline]
+    fn is_own(&mut self, frame: u64, is_complete: bool) -> Result<bool, Unreadable> {
+        let is_own = self.owner(frame, is_complete)? >= OWN;
+        match is_own || !self.thread.whole_stack.hold(frame) {
+            true => Ok(is_own),
+            false => Err(Unreadable),
+        }
     }
 
     /// The byte that identifies the owner of a frame.

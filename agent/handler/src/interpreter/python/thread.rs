@@ -14,8 +14,11 @@ pub(crate) struct Thread<'a> {
     pub(crate) native: &'a StackCache,
     /// Its `pthread_self`.
     pub(crate) pointer: u64,
-    /// The used part of its stack, if known.
+    /// Its stack, and the used part of it, if known.
+    pub(crate) whole_stack: Bounds,
     pub(crate) stack: Bounds,
+    /// No other thread of the process is known.
+    pub(crate) is_only: bool,
     /// The native walk reached the root.
     pub(crate) is_walked: bool,
 }

@@ -8,13 +8,25 @@
 //! - **A finalizing interpreter** frees states and names that are in use (`_PyRuntimeState._finalizing`). This is checked
 //!   anew for each walk. (A thread that is preempted between the check and its reads for as long as the interpreter needs
 //!   to reach its last steps could be late; the same holds between any probe and its read.)
-//! - **A thread state that another thread runs**, as sub-interpreters before 3.13 permit. A state that this thread runs has
-//!   its `_PyCFrame` on this thread's stack (3.10 to 3.12); elsewhere it must be the thread's only state.
-//! - **A frame that is being linked, cleared or unlinked.** Before 3.11 frames are objects. The evaluation loop, which is
-//!   entered through a function pointer that no store can pass, links them when they are complete, and unlinks them before
-//!   its caller gives up its reference: all are complete. Since 3.11 the loop links frames itself, and the compiler may
+//! - **A thread state that another thread runs**, as sub-interpreters before 3.13 and the C API before 3.12 permit, while
+//!   this thread is outside of the interpreter. If this thread was the last to enter the evaluation loop with a state, its
+//!   `_PyCFrame` is on this thread's stack (3.10 to 3.12). In 3.10 the innermost frame is named beside it, so that is read
+//!   before and after. Chunks of the data stack that are newer than the innermost frame's are probed (`data_stack`). In 3.9
+//!   nothing tells: it must be the thread's only state, and the thread the only one of the process. In 3.13 it must be the
+//!   thread's only state, by the lists as they are now (`thread_state`).
+//! - **A frame that is being linked, cleared or unlinked.** Before 3.11 frames are objects. They are initialised by a
+//!   function that returns them, and the evaluation loop, which is entered through a function pointer, links them in the
+//!   thread state: a compiler cannot move the stores of the one past the call of the other, because it does not know what
+//!   the called function reads. The loop unlinks a frame before its caller gives up its reference, by a function call again
+//!   or a store that the caller's decrement depends on. So all are complete in 3.9 and 3.10. (Within a thread a processor
+//!   shows a signal handler all stores in program order.) Since 3.11 the loop links frames itself, and the compiler may
 //!   order its stores freely. So nothing that the innermost frame contains is trusted, not even its caller; another frame
 //!   must be found on the thread's data stack first (`data_stack`).
+//! - **What lies on the native stack**: `_PyCFrame` and, since 3.12, the frames that end runs. greenlet copies parts of the stack
+//!   away and back, so they may be anything. They are read like all of the stack, and the frame that they name must again
+//!   be found on the data stack. greenlet changes the thread state after the stack: the data stack is that of the
+//!   greenlet which is left, and alive. It also takes the frames that end runs out of the chain of a greenlet that is
+//!   left: a chain may end anywhere.
 //! - **A code object that is being freed**, as 3.11 does while its frame is still linked, and while callbacks of weak
 //!   references run Python code. Its reference count is 0.
 //!
@@ -30,6 +42,7 @@ use super::layout::Linkage;
 use super::unreadable::Unreadable;
 use super::walker::Walker;
 use crate::arch::load;
+use crate::stack::Bounds;
 
 impl Walker<'_, '_> {
     /// Determines what may be read of this state, which is the thread's; `alone` if the thread has no other.
@@ -46,10 +59,12 @@ impl Walker<'_, '_> {
         }
         let frame = self.memory.field(state, layout.thread_frame)?;
         let innermost = match layout.linkage {
-            Linkage::Objects | Linkage::Entries => alone.then_some(frame)?,
+            Linkage::Objects => (alone && thread.is_only).then_some(frame)?,
+            Linkage::Entries => (alone && thread.stack != Bounds::NONE).then_some(frame)?,
             Linkage::ObjectsAndCFrames => {
                 let c_frame = self.memory.field(state, layout.thread_c_frame)?;
-                thread.stack.hold(c_frame).then_some(frame)?
+                let is_same = self.memory.field(state, layout.thread_frame)? == frame;
+                (is_same && thread.stack.hold(c_frame)).then_some(frame)?
             }
             Linkage::CFrames | Linkage::CFramesAndEntries => {
                 let c_frame = thread.stack.hold(frame).then_some(frame)?;
@@ -58,7 +73,7 @@ impl Walker<'_, '_> {
         };
         match layout.linkage {
             Linkage::Objects | Linkage::ObjectsAndCFrames => {
-                return Some(Certain { trust: Trust::All, doubtful: 0 });
+                return Some(Certain { trust: Trust::All, doubtful: 0, innermost });
             }
             _ if layout.thread_chunk == 0 => return None,
             _ => {}
@@ -73,7 +88,11 @@ impl Walker<'_, '_> {
             self.data_stack.begin(thread.python, state, innermost, settled, reading);
         }
         let is_doubtful = !settled || layout.linkage == Linkage::CFrames && !self.runs(innermost);
-        Some(Certain { trust: Trust::DataStack, doubtful: if is_doubtful { innermost } else { 0 } })
+        Some(Certain {
+            trust: Trust::DataStack,
+            doubtful: if is_doubtful { innermost } else { 0 },
+            innermost: 0,
+        })
     }
 
     /// Whether a frame is neither being entered nor being left.
@@ -87,7 +106,7 @@ impl Walker<'_, '_> {
     pub(super) fn is_complete(&mut self, frame: u64) -> bool {
         match self.trust {
             Trust::Nothing => false,
-            Trust::All => true,
+            Trust::All => frame != 0 && !self.thread.whole_stack.hold(frame),
             Trust::DataStack => self.is_on_data_stack(frame),
         }
     }
