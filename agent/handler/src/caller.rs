@@ -41,9 +41,8 @@ impl Caller {
         let mixed = pinned.as_ref().and_then(|pinned| {
             interpreter::add_frames(
                 pinned,
-                Signals::Open,
+                &slot.sampled(Signals::Open),
                 recording,
-                slot.stack(),
                 stack_cache,
                 &mut walk,
                 scratch,

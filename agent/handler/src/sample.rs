@@ -68,9 +68,8 @@ impl<'a> Sample<'a> {
                     walk.unchanged = 0;
                     mixed = interpreter::add_frames(
                         &pinned,
-                        Signals::Blocked,
+                        &slot.sampled(Signals::Blocked),
                         recording,
-                        slot.stack(),
                         stack_cache,
                         &mut walk,
                         scratch,

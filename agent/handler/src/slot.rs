@@ -21,7 +21,7 @@ pub(crate) use note::has_ended;
 pub use note::note_end;
 pub(crate) use workspace::Workbench;
 
-use crate::interpreter::Scratch;
+use crate::interpreter::{SampledThread, Scratch, Signals};
 use crate::kernel_ring::KernelRings;
 use crate::nesting::{Entered, Nesting};
 use crate::probed_pages::ProbedPages;
@@ -310,6 +310,11 @@ impl Slot {
     /// The bounds of the thread's stack, if known.
     pub fn stack(&self) -> Bounds {
         Bounds { low: self.stack_low.load(Ordering::Relaxed), high: self.stack_high.load(Ordering::Relaxed) }
+    }
+
+    /// What interpreters' frames are looked for in.
+    pub(crate) fn sampled(&self, signals: Signals) -> SampledThread {
+        SampledThread { signals, stack: self.stack(), is_only: count() <= 1 }
     }
 
     /// Sets the bounds of the thread's stack. Called by the thread itself, or before its first sample.

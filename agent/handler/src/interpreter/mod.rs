@@ -23,7 +23,6 @@ use unwind::{End, StackCache, Walk};
 use crate::activity::is_filtered;
 use crate::arch;
 use crate::recording::Recording;
-use crate::slot;
 use crate::snapshot::Pinned;
 use crate::stack::Bounds;
 use found::Found;
@@ -53,19 +52,29 @@ impl Scratch {
     }
 }
 
+/// The thread whose stack it is.
+pub(crate) struct SampledThread {
+    /// Whether its signals are blocked.
+    pub(crate) signals: Signals,
+    /// Its own stack, if known.
+    pub(crate) stack: Bounds,
+    /// The process has no other thread.
+    pub(crate) is_only: bool,
+}
+
 /// Merges the native frames of `walk` with the interpreter's frames and, if there are regions, with what their unwinders
-/// emitted. `None` if there is nothing to merge. `stack` is the thread's own stack, if known.
+/// emitted. `None` if there is nothing to merge.
 #[inline(never)]
 pub(crate) fn add_frames<'s>(
     pinned: &Pinned<'_>,
-    signals: Signals,
+    sampled: &SampledThread,
     recording: &Recording,
-    stack: Bounds,
     native: &StackCache,
     walk: &mut Walk,
     scratch: &'s mut Scratch,
 ) -> Option<&'s [u64]> {
     let Scratch { pages, python, found, frames, regions } = scratch;
+    let &SampledThread { signals, stack, is_only } = sampled;
     let has_regions = !pinned.regions().is_empty();
     found.clear();
     if let Some(interpreter) = pinned.python()
@@ -75,7 +84,6 @@ pub(crate) fn add_frames<'s>(
         let used = innermost.map_or(Bounds::NONE, |low| Bounds { low, ..stack });
         let mut memory = Memory::new(!is_filtered(), signals, pages, [interpreter.data, used]);
         let is_walked = walk.end.is_complete();
-        let is_only = slot::count() <= 1;
         let thread = Thread {
             python: interpreter,
             recording,
