@@ -18,7 +18,11 @@ pub(crate) use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering, f
 pub(crate) use x86_64::{if_equal, local_add, local_compare_exchange, prefetch, store_bytes, store_words};
 
 #[cfg(not(all(target_arch = "x86_64", not(loom), not(miri))))]
-pub(crate) use portable::{if_equal, local_add, local_compare_exchange, prefetch, store_bytes, store_words};
+pub(crate) use portable::{if_equal, local_add, local_compare_exchange, store_bytes, store_words};
+
+// Only the table of live blocks uses it, which loom does not model.
+#[cfg(all(any(not(target_arch = "x86_64"), miri), not(loom)))]
+pub(crate) use portable::prefetch;
 
 /// Orders accesses to private words against handlers of the same thread. Emits no instruction.
 #[inline(always)]
@@ -43,6 +47,7 @@ mod portable {
     }
 
     /// Loads the word's cache line for a later access.
+    #[cfg(not(loom))]
     pub(crate) fn prefetch(word: &AtomicU64) {
         core::hint::black_box(word.load(Ordering::Relaxed));
     }

@@ -37,6 +37,12 @@ impl DoorbellPage {
         self.sleeping.0.store(0, Ordering::Relaxed);
     }
 
+    /// Whether the reader has announced sleep and no writer has rung since.
+    #[cfg(all(test, loom))]
+    pub(crate) fn is_sleeping(&self) -> bool {
+        self.sleeping.0.load(Ordering::Relaxed) != 0
+    }
+
     /// Reader: the recording has ended; agents must stop sampling.
     pub fn stop(&self) {
         self.stop.0.store(1, Ordering::Release);

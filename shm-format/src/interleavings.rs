@@ -14,7 +14,7 @@ use loom::thread;
 
 use crate::atomic::{AtomicU32, AtomicU64, Ordering};
 use crate::chunk::Chunk;
-use crate::chunk_reading::Walk;
+use crate::chunk_reading::ChunkPass;
 use crate::control::Loss;
 use crate::delivery::{DrainStats, Pass};
 use crate::durable::{Log, LogPosition};
@@ -66,7 +66,7 @@ impl SmallPool {
         let mut stats = DrainStats::default();
         let mut scratch = [0; WORDS * 8];
         for (index, chunk) in (0..self.chunks.len()).filter_map(|index| Some((index, self.chunk(index)?))) {
-            let walk = Walk {
+            let walk = ChunkPass {
                 chunk,
                 index: index as u32,
                 generation: 0,

@@ -28,6 +28,7 @@ pub mod layout;
 mod live_blocks;
 #[cfg(not(loom))]
 mod live_mappings;
+#[cfg(not(loom))]
 mod live_table;
 mod lock_nonce;
 mod pool;

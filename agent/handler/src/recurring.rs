@@ -94,8 +94,10 @@ fn write_known(
     let (frames, written) = recent.find(generation, registers, &mut Own::of(slot, registers.sp()))?;
     let first = written.first(allocation).filter(|_| may_share);
     let nonce = first.map_or(allocation, AllocationNonce::further).0;
-    let repeated =
-        slot.cursor.repeat(&recording.region, written.position(), Repeat::SOURCE, nonce, clock::now).transpose();
+    let repeated = slot
+        .cursor
+        .repeat(&recording.region, written.position(), Repeat::SOURCE, nonce, clock::now)
+        .transpose();
     let (committed, id_of) = match repeated {
         Some(committed) => {
             if first.is_none() && committed.is_ok() {
