@@ -225,7 +225,7 @@ pub struct CountersSnapshot {
     pub chunks_overwritten: u64,
     /// Approximate number of chunks that wait for the reader.
     pub chunks_complete: u64,
-    /// Histogram of handler durations: see [`bucket_of`] and [`bucket_range`].
+    /// Histogram of handler durations: see [`bucket_range`].
     pub handler_time: [u64; HISTOGRAM],
 }
 

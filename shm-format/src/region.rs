@@ -220,15 +220,15 @@ impl Region {
         self.geometry.chunk_words() - 2
     }
 
-    /// Appends a durable record whose payload is the concatenation of the parts. Any thread, outside handlers.
-    ///
-    /// On [`Loss::DurableFull`] back more of the log and retry, or count the loss. [`Loss::TooLarge`] means more than
-    /// [`DURABLE_RECORD_MAX`](crate::layout::DURABLE_RECORD_MAX) bytes.
+    /// Appends a durable record whose payload is the concatenation of the parts.
     pub(crate) fn append_durable(&self, kind: DurableKind, parts: &[&[u8]]) -> Result<(), Loss> {
         self.log().append(kind as u16, parts)
     }
 
-    /// Appends a typed durable record; errors as for [`append_durable`](Self::append_durable).
+    /// Appends a durable record. Any thread, outside handlers.
+    ///
+    /// On [`Loss::DurableFull`] back more of the log and retry, or count the loss. [`Loss::TooLarge`] means more than
+    /// [`DURABLE_RECORD_MAX`](crate::layout::DURABLE_RECORD_MAX) bytes.
     pub fn append(&self, record: &DurableRecord<'_>) -> Result<(), Loss> {
         record.encode(|kind, parts| self.append_durable(kind, parts))
     }

@@ -63,7 +63,7 @@ impl FieldType {
 pub struct FieldTypes(u64);
 
 impl FieldTypes {
-    /// From letters as for [`FieldType::from_letter`]; `None` if one is invalid or there are too many.
+    /// From letters (`i`, `u`, `f` or `s`, in the order of [`FieldType`]); `None` if one is invalid or there are too many.
     #[must_use]
     pub fn of_letters(letters: &[u8]) -> Option<Self> {
         if letters.len() > FIELDS_MOST {
@@ -123,8 +123,8 @@ impl<'a> Fields<'a> {
     /// Measures the fields of an event of tracepoint `id`: one word per field, for strings their address.
     ///
     /// # Safety
-    /// The address of each string must be 0 or point to bytes that are readable up to a NUL or for [`STRING_MOST`]
-    /// bytes, until the event has been written.
+    /// The address of each string must be 0 or point to bytes that are readable up to a NUL or for 256 bytes,
+    /// until the event has been written.
     #[inline]
     #[must_use]
     pub unsafe fn measure(id: u32, types: FieldTypes, values: &'a [u64], has_stack: bool) -> Self {

@@ -95,7 +95,7 @@ const INTERPOSED: &str = "
     setitimer getitimer timer_create timer_settime timer_gettime timer_getoverrun timer_delete
     dlopen dlmopen dlclose dlsym
     execve execv execvp execvpe execl execlp execle execveat fexecve posix_spawn posix_spawnp
-    exit _exit _Exit quick_exit abort syscall prctl seccomp close close_range closefrom dup2 dup3 daemon
+    exit _exit _Exit quick_exit abort syscall prctl ptrace seccomp close close_range closefrom dup2 dup3 daemon
     system popen seccomp_load unshare setns chroot
     getaddrinfo getnameinfo gethostbyname gethostbyname_r getpwnam getpwnam_r getpwuid getpwuid_r
     getgrnam getgrnam_r getgrgid getgrgid_r getgrouplist initgroups iconv_open iconv __register_frame __deregister_frame

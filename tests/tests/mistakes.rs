@@ -203,7 +203,9 @@ fn make(mistake: &Mistake, place: &Place) -> Option<String> {
         "LD_PRELOAD missing or cleared" => guest = Some(Guest::start(&Target::c("spin").build(), &[])),
         "process that another selfwind records" => {
             guest = Some(Guest::start(&Target::c("spin").build(), &[]));
-            line = format!("selfwind record -q -p {SHOWN_PID} & sleep 2; {line}; kill $!; wait $!");
+            line = format!(
+                "selfwind record -q -o first.data -p {SHOWN_PID} & sleep 2; {line}; kill $!; wait $!"
+            );
         }
         "file of perf as a profile" => {
             run(&mut place.command("selfwind record -q -F 999 -o perf.data -- ./job", None));

@@ -240,7 +240,7 @@ pub struct Profile {
     pub buckets: Vec<Bucket>,
     /// Waits for locks with the stacks that ended them, longest delay first.
     pub lock_pairs: Vec<LockPair>,
-    /// All samples in timestamp order if loaded by [`load_timed`]; otherwise empty.
+    /// All samples in timestamp order if loaded by `load_timed`; otherwise empty.
     pub timeline: Vec<TimedSample>,
     /// When samples were lost, as far as that is known.
     pub losses: Vec<Loss>,

@@ -7,6 +7,7 @@ use super::layout::{Linkage, OWN};
 use super::unreadable::Unreadable;
 use super::walker::Walker;
 use crate::interpreter::gap::Gap;
+use crate::stack::Bounds;
 
 /// Maximum number of frames read of one thread state.
 const FRAMES: usize = 8192;
@@ -140,10 +141,13 @@ impl Walker<'_, '_> {
             Linkage::Objects => self.note_by_code(frames)?,
             _ => self.note_c_frames(state)?,
         };
-        // A call that begins or ends may have no frame, or a frame no call. If the innermost frame is another one by now,
-        // another thread runs with the state.
+        // A call that begins or ends may have no frame, or a frame no call. If the innermost call is not on this thread's stack,
+        // or the innermost frame is another one by now, another thread runs with the state.
+        let is_own = layout.linkage == Linkage::Objects
+            || self.certain.trust == Trust::All
+            || self.thread.stack == Bounds::NONE;
         let stands = self.field(state, layout.thread_frame)? == innermost;
-        if frames.abs_diff(count) > 1 || !stands {
+        if frames.abs_diff(count) > usize::from(is_own) || !stands {
             self.found.forget_open();
             return Err(Gap::Unreadable);
         }
