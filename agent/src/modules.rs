@@ -200,6 +200,7 @@ fn visit(stage: Stage, names: &Names, known: Vec<Arc<Object>>) -> Seen {
         let path = |image: &ElfImage<'_>| names.path_of(name, is_program, vdso != 0 && image.start == vdso);
         let is_known = |image: &ElfImage<'_>| known.iter().find(|object| object.is(image, &path(image)));
         let tables = names.tables.as_deref();
+        let thread_locals = info.thread_locals(is_program, headers);
         if stage == Stage::Attached {
             let Some(copied) = CopiedImage::new(info.bias, headers) else { return true };
             let Some(image) = copied.image() else { return true };
@@ -212,7 +213,7 @@ fn visit(stage: Stage, names: &Names, known: Vec<Arc<Object>>) -> Seen {
                 let path = path(&image);
                 // SAFETY: no lock is held, but a program is never unloaded, and neither is its interpreter's library:
                 // CPython cannot be unloaded while a thread runs it.
-                let python = unsafe { names.interpreter(is_program, &path, info, &image) };
+                let python = unsafe { names.interpreter(is_program, &path, info, &image, thread_locals) };
                 seen.new.push(Object { python, ..describe(&image, headers, path, tables) });
             }
             return true;
@@ -228,7 +229,8 @@ fn visit(stage: Stage, names: &Names, known: Vec<Arc<Object>>) -> Seen {
         // SAFETY: the loader's lock keeps the object loaded during the visit.
         let symbols = unsafe { Symbols::of_object(info) }.inspect(signal_stacks::look_into);
         // SAFETY: the loader's lock keeps the object loaded during the visit.
-        let python = symbols.and_then(|symbols| unsafe { names.interpreter_by(&symbols, &image) });
+        let python =
+            symbols.and_then(|symbols| unsafe { names.interpreter_by(&symbols, &image, thread_locals) });
         let object = if stage == Stage::Start {
             describe_in_place(&image, headers, path(&image), tables)
         } else {

@@ -2,6 +2,7 @@
 
 use alloc::vec::Vec;
 
+use handler::interpreter::python::ThreadLocals;
 use unwind::elf_image::ElfImage;
 
 use crate::dynamic::Symbols;
@@ -44,9 +45,10 @@ impl Names {
         &self,
         symbols: &Symbols,
         image: &ElfImage<'_>,
+        thread_locals: ThreadLocals,
     ) -> Option<python::Found> {
         // SAFETY: the caller promises that the object stays loaded.
-        if self.native_only { None } else { unsafe { python::recognise(symbols, image) } }
+        if self.native_only { None } else { unsafe { python::recognise(symbols, image, thread_locals) } }
     }
 
     /// The interpreter in an object whose name suggests one; nothing of other objects is read.
@@ -59,12 +61,13 @@ impl Names {
         path: &[u8],
         info: &ObjectInfo,
         image: &ElfImage<'_>,
+        thread_locals: ThreadLocals,
     ) -> Option<python::Found> {
         let file = path.rsplit(|byte| *byte == b'/').next().unwrap_or(path);
         if !is_program && !file.starts_with(b"libpython") {
             return None;
         }
         // SAFETY: the name says program or `libpython`, and the caller promises that these stay loaded.
-        unsafe { self.interpreter_by(&Symbols::of_object(info)?, image) }
+        unsafe { self.interpreter_by(&Symbols::of_object(info)?, image, thread_locals) }
     }
 }

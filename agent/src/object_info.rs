@@ -2,6 +2,7 @@
 
 use core::ffi::{CStr, c_char};
 
+use handler::interpreter::python::ThreadLocals;
 use unwind::elf_image::ProgramHeader;
 
 /// The result of `dl_iterate_phdr` for an object, up to the counters (which musl and old C libraries may lack).
@@ -15,6 +16,9 @@ pub(crate) struct ObjectInfo {
     adds: u64,
     /// Number of objects ever unloaded.
     subs: u64,
+    _tls_module: usize,
+    /// Address of the calling thread's block of the object's thread-local storage; 0 if it has none yet.
+    tls_block: u64,
 }
 
 impl ObjectInfo {
@@ -27,6 +31,8 @@ impl ObjectInfo {
             header_count: headers.len() as u16,
             adds: 0,
             subs: 0,
+            _tls_module: 0,
+            tls_block: 0,
         }
     }
 
@@ -47,6 +53,19 @@ impl ObjectInfo {
     pub(crate) unsafe fn name(&self) -> &'static CStr {
         // SAFETY: the caller promises that the object stays loaded; the loader's names are C strings.
         if self.name.is_null() { c"" } else { unsafe { CStr::from_ptr(self.name) } }
+    }
+
+    /// Where every thread has the object's thread-local variables. Empty if that differs from thread to thread or is not known.
+    pub(crate) fn thread_locals(&self, is_program: bool, headers: &[ProgramHeader]) -> ThreadLocals {
+        const PT_TLS: u32 = 7;
+        let Some(header) = headers.iter().find(|header| header.kind == PT_TLS) else {
+            return ThreadLocals::default();
+        };
+        match self.tls_block {
+            0 if is_program => ThreadLocals::of_program(header.memory_size, header.alignment),
+            0 => ThreadLocals::default(),
+            block => ThreadLocals::at(block, header.memory_size),
+        }
     }
 
     /// A number that increases with every load and unload.

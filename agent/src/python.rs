@@ -5,7 +5,7 @@
 
 use core::ffi::CStr;
 
-use handler::interpreter::python::{Code, Layout, Python};
+use handler::interpreter::python::{Code, Layout, Python, ThreadLocals};
 use handler::stack::Bounds;
 use unwind::elf_image::ElfImage;
 
@@ -30,11 +30,15 @@ impl Found {
     }
 }
 
-/// The interpreter in `image`, which has these symbols.
+/// The interpreter in `image`, which has these symbols and thread-local variables.
 ///
 /// # Safety
 /// The object must stay loaded during the call.
-pub(crate) unsafe fn recognise(symbols: &Symbols, image: &ElfImage<'_>) -> Option<Found> {
+pub(crate) unsafe fn recognise(
+    symbols: &Symbols,
+    image: &ElfImage<'_>,
+    thread_locals: ThreadLocals,
+) -> Option<Found> {
     let (runtime, runtime_bytes) = symbols.find_with_size(c"_PyRuntime", false)?;
     let (code_type, _) = symbols.find_with_size(c"PyCode_Type", false)?;
     // SAFETY: the caller promises that the object stays loaded, and these are variables of it.
@@ -54,7 +58,7 @@ pub(crate) unsafe fn recognise(symbols: &Symbols, image: &ElfImage<'_>) -> Optio
         .map_or(Code::default(), |(start, bytes)| Code { start, end: start.wrapping_add(bytes) });
     let text = Code { start: image.text_start, end: image.text_end };
     let data = Bounds { low: image.data_start, high: image.data_end };
-    Some(Found::Known(Python { layout, runtime, code_type, text, evaluation, data }))
+    Some(Found::Known(Python { layout, runtime, code_type, text, evaluation, data, thread_locals }))
 }
 
 /// Major and minor version. Before 3.11 no variable holds it, but each version has functions that the previous one

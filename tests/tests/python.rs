@@ -246,7 +246,7 @@ fn a_state_that_another_thread_runs_does_no_harm() {
         let [right, wrong] = weights;
         assert!(right * 4 > folded.total(), "3.{minor}: {right} of {}", folded.total());
         // It may be read while the other thread changes it.
-        assert!(wrong * 1000 <= right, "3.{minor}: {wrong} of {right}");
+        assert!(wrong == 0, "3.{minor}: {wrong} of {right}");
     }
 }
 

@@ -1,7 +1,13 @@
 //! An interpreter as the agent has found it among the loaded objects.
 
 use super::layout::Layout;
+use crate::arch::{self, load};
 use crate::stack::Bounds;
+
+/// The largest distance of a block from the thread pointer that is taken for a static one.
+const FARTHEST: u64 = 4096;
+/// Thread-local variables that are looked at.
+const MOST_WORDS: u64 = 16;
 
 /// An interpreter that is loaded in this process.
 #[derive(Clone, Copy, Debug)]
@@ -18,6 +24,48 @@ pub struct Python {
     pub evaluation: Code,
     /// The data of its object file, which stays mapped as long as the object is loaded.
     pub data: Bounds,
+    /// Its thread-local variables, one of which is the current thread state since 3.12.
+    pub thread_locals: ThreadLocals,
+}
+
+/// An object's block of the static thread-local storage: in each thread at the same distance from the thread pointer
+/// (variant II of the ELF specification of thread-local storage).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ThreadLocals {
+    /// Bytes from the first word to the thread pointer.
+    below: u64,
+    /// 0 if there is none, or its place is not known.
+    words: u64,
+}
+
+impl ThreadLocals {
+    /// The block that the calling thread has at this address. Empty if it may have been allocated on demand, and is elsewhere
+    /// in other threads.
+    #[must_use]
+    pub fn at(address: u64, bytes: u64) -> Self {
+        arch::pthread_self()
+            .map_or_else(Self::default, |pointer| Self::new(pointer.wrapping_sub(address), bytes))
+    }
+
+    /// The program's block, which is next to the thread pointer.
+    #[must_use]
+    pub fn of_program(bytes: u64, alignment: u64) -> Self {
+        Self::new(bytes.next_multiple_of(alignment.clamp(1, FARTHEST)), bytes)
+    }
+
+    fn new(below: u64, bytes: u64) -> Self {
+        match below <= FARTHEST && below % 8 == 0 {
+            true => Self { below, words: (bytes.min(below) / 8).min(MOST_WORDS) },
+            false => Self::default(),
+        }
+    }
+
+    /// Whether one of the words is `value`, in the thread with this pointer.
+    pub(crate) fn contain(self, thread: u64, value: u64) -> bool {
+        let first = thread.wrapping_sub(self.below);
+        // SAFETY: every thread has the whole block, until it ends.
+        (0..self.words).any(|word| unsafe { load(first.wrapping_add(8 * word)) } == value)
+    }
 }
 
 /// A range of code.

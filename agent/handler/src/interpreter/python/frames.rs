@@ -24,7 +24,13 @@ impl Walker<'_, '_> {
     /// Finds all runs. The error says why further ones are missing.
     pub(super) fn walk(&mut self, state: u64) -> Result<(), Gap> {
         match self.thread.python.layout.linkage {
-            Linkage::Objects | Linkage::ObjectsAndCFrames => self.frame_objects(state),
+            Linkage::Objects | Linkage::ObjectsAndCFrames => {
+                let walked = self.frame_objects(state);
+                if walked.is_err() && self.is_run_elsewhere() {
+                    self.found.forget_open();
+                }
+                walked
+            }
             Linkage::CFrames | Linkage::CFramesAndEntries => self.c_frames(state),
             Linkage::Entries => self.entries(state),
         }
@@ -141,18 +147,21 @@ impl Walker<'_, '_> {
             Linkage::Objects => self.note_by_code(frames)?,
             _ => self.note_c_frames(state)?,
         };
-        // A call that begins or ends may have no frame, or a frame no call. If the innermost call is not on this thread's stack,
-        // or the innermost frame is another one by now, another thread runs with the state.
-        let is_own = layout.linkage == Linkage::Objects
-            || self.certain.trust == Trust::All
-            || self.thread.stack == Bounds::NONE;
+        // A call that begins or ends may have no frame, or a frame no call. If the innermost frame is another one by now,
+        // another thread runs with the state.
         let stands = self.field(state, layout.thread_frame)? == innermost;
-        if frames.abs_diff(count) > usize::from(is_own) || !stands {
+        if frames.abs_diff(count) > usize::from(!self.is_run_elsewhere()) || !stands {
             self.found.forget_open();
             return Err(Gap::Unreadable);
         }
         self.found.close_noted(count, self.found.depth());
         Ok(())
+    }
+
+    /// Whether another thread may run with the state: in 3.10 the innermost call is then not on this thread's stack.
+    fn is_run_elsewhere(&self) -> bool {
+        let has_calls = self.thread.python.layout.linkage == Linkage::ObjectsAndCFrames;
+        has_calls && self.certain.trust != Trust::All && self.thread.stack != Bounds::NONE
     }
 
     /// Notes the calls of the evaluation loop and returns their number: in 3.9 they are recognised by their code.

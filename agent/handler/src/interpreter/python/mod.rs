@@ -32,7 +32,7 @@ use data_stack::DataStack;
 use thread_state::Cached;
 use walker::{Text, Walker};
 
-pub use descriptor::{Code, Python};
+pub use descriptor::{Code, Python, ThreadLocals};
 pub use layout::Layout;
 pub(crate) use thread::Thread;
 

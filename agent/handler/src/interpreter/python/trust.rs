@@ -12,8 +12,9 @@
 //!   this thread is outside of the interpreter. If this thread was the last to enter the evaluation loop with a state, its
 //!   `_PyCFrame` is on this thread's stack (3.10 to 3.12). In 3.10 the innermost frame is named beside it, so that is read
 //!   before and after. Chunks of the data stack that are newer than the innermost frame's are probed (`data_stack`). In 3.9
-//!   nothing tells: it must be the thread's only state, and the thread the only one of the process. In 3.13 it must be the
-//!   thread's only state, by the lists as they are now (`thread_state`).
+//!   nothing tells: it must be the thread's only state, and the thread the only one of the process. In 3.13 the thread-local
+//!   variable that holds the current state (`_Py_tss_tstate`) must hold this one: the thread then has the GIL. It is in no
+//!   symbol table, so it is looked for among the few thread-local variables of the interpreter's object.
 //! - **A frame that is being linked, cleared or unlinked.** Before 3.11 frames are objects. They are initialised by a
 //!   function that returns them, and the evaluation loop, which is entered through a function pointer, links them in the
 //!   thread state: a compiler cannot move the stores of the one past the call of the other, because it does not know what
@@ -60,7 +61,7 @@ impl Walker<'_, '_> {
         let frame = self.memory.field(state, layout.thread_frame)?;
         let innermost = match layout.linkage {
             Linkage::Objects => (alone && thread.is_only).then_some(frame)?,
-            Linkage::Entries => (alone && thread.stack != Bounds::NONE).then_some(frame)?,
+            Linkage::Entries => (self.is_current(state) && thread.stack != Bounds::NONE).then_some(frame)?,
             Linkage::ObjectsAndCFrames => {
                 let c_frame = self.memory.field(state, layout.thread_c_frame)?;
                 let is_same = self.memory.field(state, layout.thread_frame)? == frame;
@@ -93,6 +94,11 @@ impl Walker<'_, '_> {
             doubtful: if is_doubtful { innermost } else { 0 },
             innermost: 0,
         })
+    }
+
+    /// Whether the thread is attached to the interpreter with this state: it holds the GIL, and nobody else can use the state.
+    fn is_current(&self, state: u64) -> bool {
+        self.thread.python.thread_locals.contain(self.thread.pointer, state)
     }
 
     /// Whether a frame is neither being entered nor being left.
