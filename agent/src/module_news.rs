@@ -25,12 +25,15 @@ pub(crate) fn refresh(recording: &Recording) {
 fn tell_interpreter(recording: &Recording, found: &python::Found) {
     /// Space for some 2500 functions.
     const NAMES: u64 = 1 << 20;
-    let (major, minor, remark) = match found {
+    let (major, minor, remark): (_, _, &[u8]) = match found {
         python::Found::Known(python) => {
             journal::make_log(recording, NAMES);
-            (3, python.layout.minor, &b""[..])
+            (3, python.layout.minor, b"")
         }
-        python::Found::Refused(major, minor) => (*major, *minor, &b" is not known: native frames only"[..]),
+        python::Found::Refused(3, minor @ 13..=14) => {
+            (3, *minor, b" is free-threaded or has unknown structures: native frames only")
+        }
+        python::Found::Refused(major, minor) => (*major, *minor, b" is not known: native frames only"),
     };
     let mut version = Vec::new();
     push_number(&mut version, major);

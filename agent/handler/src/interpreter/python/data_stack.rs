@@ -20,7 +20,7 @@
 
 use super::codes::Codes;
 use super::descriptor::Python;
-use super::layout::FRAME_WORDS;
+use super::layout::REFERENCE_FLAGS;
 use crate::arch::load;
 use crate::interpreter::memory::{Lasting, Memory};
 use crate::stack::Bounds;
@@ -159,7 +159,7 @@ impl DataStack {
         while frame < end
             && let Some(place) = self.frames.get_mut(self.count)
         {
-            if end - frame < FRAME_WORDS * 8 {
+            if end - frame < u64::from(python.layout.frame_words) * 8 {
                 return self.distrust();
             }
             *place = frame;
@@ -192,7 +192,7 @@ impl DataStack {
 unsafe fn words(python: &Python, frame: u64, codes: &Codes, memory: &mut Memory<'_>) -> Option<u64> {
     let layout = &python.layout;
     // SAFETY: a field of the frame, which lies in the chunk.
-    let code = unsafe { load(frame + u64::from(layout.frame_code)) };
+    let code = unsafe { load(frame + u64::from(layout.frame_code)) } & !REFERENCE_FLAGS;
     let (kind, stack, local);
     if codes.have(code) {
         // SAFETY: fields of the frame's code, which the frame keeps alive. The small ones lie in the middle of the object.
@@ -206,7 +206,7 @@ unsafe fn words(python: &Python, frame: u64, codes: &Codes, memory: &mut Memory<
         stack = memory.half(code, layout.code_stack_words)?;
         local = memory.half(code, layout.code_local_words)?;
     }
-    let words = u64::from(stack) + u64::from(local) + FRAME_WORDS;
+    let words = u64::from(stack) + u64::from(local) + u64::from(layout.frame_words);
     (kind == python.code_type && words < LARGEST).then_some(words)
 }
 

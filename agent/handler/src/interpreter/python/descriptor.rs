@@ -54,7 +54,7 @@ impl ThreadLocals {
     }
 
     fn new(below: u64, bytes: u64) -> Self {
-        match below <= FARTHEST && below % 8 == 0 {
+        match below <= FARTHEST && below.is_multiple_of(8) {
             true => Self { below, words: (bytes.min(below) / 8).min(MOST_WORDS) },
             false => Self::default(),
         }

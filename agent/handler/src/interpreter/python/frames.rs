@@ -3,7 +3,7 @@
 use unwind::Interpreted;
 
 use super::certain::Trust;
-use super::layout::{Linkage, OWN};
+use super::layout::{Linkage, OWN, REFERENCE_FLAGS};
 use super::unreadable::Unreadable;
 use super::walker::Walker;
 use crate::interpreter::gap::Gap;
@@ -219,10 +219,8 @@ impl Walker<'_, '_> {
     /// Adds a frame. True if there is no room.
     #[inline]
     fn push_or_full(&mut self, frame: u64, is_complete: bool) -> Result<bool, Gap> {
-        /// Since 3.14 the lowest bits of a reference are flags of its counting.
-        const TAG: u64 = 3;
         let layout = &self.thread().python.layout;
-        let code = self.of_frame(frame, layout.frame_code, is_complete)? & !TAG;
+        let code = self.of_frame(frame, layout.frame_code, is_complete)? & !REFERENCE_FLAGS;
         let Some(number) = self.function(code, is_complete)? else { return Ok(false) };
         let offset = self.instruction(frame, code, is_complete)?;
         let (function, offset) = match number {

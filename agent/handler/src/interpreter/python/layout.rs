@@ -51,6 +51,8 @@ pub struct Layout {
     pub frame_owner: u16,
     /// `_PyInterpreterFrame.stacktop`.
     pub frame_stack_top: u16,
+    /// The words of a frame before its local variables, since 3.11.
+    pub frame_words: u16,
     /// `PyObject.ob_type`, which follows `ob_refcnt`.
     pub object_type: u16,
     /// `PyCodeObject.co_qualname`, before 3.11 `co_name`.
@@ -63,7 +65,7 @@ pub struct Layout {
     pub code_lines: u16,
     /// `PyCodeObject.co_code_adaptive`, since 3.11.
     pub code_bytes: u16,
-    /// `PyCodeObject.co_stacksize` and `co_nlocalsplus`: a frame has the sum of both and `FRAME_WORDS` words.
+    /// `PyCodeObject.co_stacksize` and `co_nlocalsplus`: a frame has the sum of both and of `frame_words`.
     pub code_stack_words: u16,
     /// `PyCodeObject.co_nlocalsplus`.
     pub code_local_words: u16,
@@ -105,8 +107,8 @@ pub enum Linkage {
 /// FRAME_OWNED_BY_INTERPRETER.
 pub(super) const OWN: u8 = 3;
 
-/// FRAME_SPECIALS_SIZE: the words of a frame before its locals, in 3.11 to 3.13.
-pub(super) const FRAME_WORDS: u64 = 9;
+/// Since 3.14 the lowest bits of a reference in a frame are flags of its counting.
+pub(super) const REFERENCE_FLAGS: u64 = 3;
 
 /// The first minor version of each field order of `_Py_DebugOffsets`.
 const FIRST_SELF_DESCRIBING: u8 = 13;
@@ -134,6 +136,7 @@ const V3_9: Layout = Layout {
     frame_instruction: 104,
     frame_owner: 0,
     frame_stack_top: 0,
+    frame_words: 0,
     object_type: 8,
     code_name: 112,
     code_file: 104,
@@ -180,6 +183,7 @@ const V3_11: Layout = Layout {
     frame_instruction: 56,
     frame_owner: 68,
     frame_stack_top: 64,
+    frame_words: 9,
     code_name: 128,
     code_file: 112,
     code_first_line: 72,
@@ -235,9 +239,9 @@ impl Layout {
             // All fields are words, except some small ones at the end of a frame.
             (offset < size && size <= 1 << 24).then(|| u16::try_from(offset).ok()).flatten()
         };
-        // Not described: taken from the headers of 3.13.0 if the structures have the same sizes.
+        // Not described: taken from the headers of 3.13.0 and 3.14.8 if the structures have the same sizes.
         let thread_chunk = match (minor, word(thread), word(code)) {
-            (13, 304, 208) => 232,
+            (13, 304, 208) | (14, 832, 216) => 232,
             _ => 0,
         };
         let string_size = u16::try_from(word(string + 3)).ok().filter(|size| (40..=256).contains(size))?;
@@ -259,6 +263,8 @@ impl Layout {
             frame_code: field(frame, 2)?,
             frame_instruction: field(frame, 3)?,
             frame_owner: field(frame, 5)?,
+            // FRAME_SPECIALS_SIZE: the local variables begin with the last word of the structure.
+            frame_words: u16::try_from(word(frame) / 8).ok()?.checked_sub(1)?,
             object_type: field(object, 1)?,
             code_name: field(code, 3)?,
             code_file: field(code, 1)?,
