@@ -18,6 +18,14 @@ struct Mixed<'a> {
 }
 
 impl Mixed<'_> {
+    #[inline]
+    fn push(&mut self, frame: u64) {
+        if let Some(place) = self.frames.get_mut(self.count) {
+            *place = frame;
+        }
+        self.count += 1;
+    }
+
     fn extend(&mut self, frames: &[u64]) {
         let room = self.frames.get_mut(self.count..).unwrap_or(&mut []);
         room.iter_mut().zip(frames).for_each(|(place, frame)| *place = *frame);
@@ -37,12 +45,27 @@ pub(super) fn place(
 ) -> Option<usize> {
     let mut mixed = Mixed { frames, count: 0 };
     let mut runs = found.runs();
-    let mut outer = native.stack_pointers().skip(1);
+    let is_sorted = runs.is_sorted_by_key(|run| run.inside);
+    let look_at = if is_sorted { 0 } else { LOST };
+    let mut pointers = native.stack_pointers();
+    let mut next_low = pointers.next().unwrap_or(0);
     let mut of_regions = emitted.map_or(&[][..], Emitted::runs).iter().peekable();
-    for (number, (frame, low)) in native.frames().iter().zip(native.stack_pointers()).enumerate() {
-        let high = outer.next().unwrap_or(u64::MAX);
+    for (number, frame) in native.frames().iter().enumerate() {
+        let low = next_low;
+        let high = pointers.next().unwrap_or(u64::MAX);
+        next_low = high;
         let is_here = |run: &Run| low != 0 && low <= run.inside && run.inside < high;
-        while let Some(next) = runs.iter().take(LOST).position(is_here) {
+        if is_sorted {
+            // Most frames evaluate nothing: the next run is an outer one's. Those that are passed over lie in no frame.
+            while let Some((run, rest)) = runs.split_first().filter(|(run, _)| low != 0 && run.inside < high)
+            {
+                if low <= run.inside {
+                    mixed.extend(found.of(run));
+                }
+                runs = rest;
+            }
+        }
+        while let Some(next) = runs.iter().take(look_at).position(is_here) {
             if let Some(run) = runs.get(next) {
                 mixed.extend(found.of(run));
             }
@@ -53,7 +76,7 @@ pub(super) fn place(
             mixed.extend(emitted.of(run));
         }
         if own.is_none_or(|run| !run.replaces) {
-            mixed.extend(core::slice::from_ref(&frame.bits()));
+            mixed.push(frame.bits());
         }
     }
     if !is_complete {

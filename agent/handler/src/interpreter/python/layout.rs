@@ -37,6 +37,8 @@ pub struct Layout {
     pub thread_c_frame: u16,
     /// `PyThreadState.datastack_chunk`, followed by `datastack_top`; 0 if unknown or absent.
     pub thread_chunk: u16,
+    /// `PyThreadState._status`, of 32 bits, since 3.13; meaningful if `thread_chunk` is known.
+    pub thread_status: u16,
     /// `_PyCFrame.current_frame`.
     pub c_frame_current: u16,
     /// `_PyCFrame.previous`.
@@ -129,6 +131,7 @@ const V3_9: Layout = Layout {
     thread_frame: 24,
     thread_c_frame: 0,
     thread_chunk: 0,
+    thread_status: 0,
     c_frame_current: 0,
     c_frame_previous: 0,
     frame_previous: 24,
@@ -251,6 +254,7 @@ impl Layout {
             lines_form: 3,
             finalizing: u16::try_from(word(4)).ok().filter(|offset| u64::from(*offset) < word(3))?,
             thread_chunk,
+            thread_status: 32,
             interpreters: u16::try_from(word(5)).ok().filter(|offset| u64::from(*offset) < word(3))?,
             interpreter_next: field(interpreter, 2)?,
             interpreter_threads: field(interpreter, 3)?,

@@ -21,8 +21,6 @@ mod trust;
 mod unreadable;
 mod walker;
 
-use unwind::Frame;
-
 use crate::interpreter::found::Found;
 use crate::interpreter::gap::Gap;
 use crate::interpreter::memory::Memory;
@@ -55,7 +53,8 @@ impl Work {
 pub(super) fn find(thread: &Thread<'_>, memory: &mut Memory<'_>, found: &mut Found, work: &mut Work) {
     let Work { cached, codes, data_stack, text } = work;
     let python = thread.python;
-    if !thread.native.frames().iter().any(|frame| python.text.holds(frame.address())) {
+    let calls = thread.calls();
+    if !calls.any {
         return;
     }
     let states = cached.states(python, thread.pointer, memory);
@@ -66,7 +65,7 @@ pub(super) fn find(thread: &Thread<'_>, memory: &mut Memory<'_>, found: &mut Fou
     let mut complete = true;
     for state in states.into_iter().filter(|state| *state != 0) {
         let (certain, trust) = (Certain::NOTHING, Trust::Nothing);
-        let mut walker = Walker { thread, memory, found, text, codes, data_stack, certain, trust };
+        let mut walker = Walker { thread, calls, memory, found, text, codes, data_stack, certain, trust };
         walker.begin(state, alone);
         if let Err(gap) = walker.walk(state) {
             complete = false;
@@ -76,9 +75,7 @@ pub(super) fn find(thread: &Thread<'_>, memory: &mut Memory<'_>, found: &mut Fou
         }
     }
     // A call that begins or ends may have no frame. If more lack one, a chain was broken by a frame being linked.
-    let is_call = |frame: &&Frame| python.evaluation.holds(frame.address());
-    let calls = thread.native.frames().iter().filter(is_call).count();
-    if complete && calls > found.runs().len() + 1 {
+    if complete && calls.evaluations > found.runs().len() + 1 {
         found.push_gap(Gap::Unreadable);
         found.close(innermost);
         to_sort = true;

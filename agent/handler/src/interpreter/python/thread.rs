@@ -1,6 +1,6 @@
 //! The interrupted thread.
 
-use unwind::{FoundBy, Frame, StackCache};
+use unwind::{FoundBy, StackCache};
 
 use super::descriptor::Python;
 use crate::recording::Recording;
@@ -23,12 +23,27 @@ pub(crate) struct Thread<'a> {
     pub(crate) is_walked: bool,
 }
 
+/// What the native stack tells of the interpreter.
+#[derive(Clone, Copy)]
+pub(super) struct Calls {
+    /// Its code is on the stack.
+    pub(super) any: bool,
+    /// Calls of the evaluation loop.
+    pub(super) evaluations: usize,
+    /// Its code has called the interrupted function, and no signal interrupted its own code.
+    pub(super) is_settled: bool,
+}
+
 impl Thread<'_> {
-    /// True if the interpreter's code has called the interrupted function, and no signal interrupted its own code.
-    pub(super) fn is_settled(&self) -> bool {
-        let is_called = |frame: &Frame| {
-            frame.found_by() == FoundBy::Cfi && !(frame.is_exact() && self.python.text.holds(frame.address()))
-        };
-        self.is_walked && self.native.frames().iter().all(is_called)
+    pub(super) fn calls(&self) -> Calls {
+        let python = self.python;
+        let mut calls = Calls { any: false, evaluations: 0, is_settled: self.is_walked };
+        for frame in self.native.frames() {
+            let is_own = python.text.holds(frame.address());
+            calls.any |= is_own;
+            calls.evaluations += usize::from(python.evaluation.holds(frame.address()));
+            calls.is_settled &= frame.found_by() == FoundBy::Cfi && !(is_own && frame.is_exact());
+        }
+        calls
     }
 }

@@ -14,7 +14,8 @@
 //!   before and after. Chunks of the data stack that are newer than the innermost frame's are probed (`data_stack`). In 3.9
 //!   nothing tells: it must be the thread's only state, and the thread the only one of the process. In 3.13 the thread-local
 //!   variable that holds the current state (`_Py_tss_tstate`) must hold this one: the thread then has the GIL. It is in no
-//!   symbol table, so it is looked for among the few thread-local variables of the interpreter's object.
+//!   symbol table, so it is looked for among the few thread-local variables of the interpreter's object. Or no thread is
+//!   attached with the state: whoever attaches later only adds frames.
 //! - **A frame that is being linked, cleared or unlinked.** Before 3.11 frames are objects. They are initialised by a
 //!   function that returns them, and the evaluation loop, which is entered through a function pointer, links them in the
 //!   thread state: a compiler cannot move the stores of the one past the call of the other, because it does not know what
@@ -61,7 +62,10 @@ impl Walker<'_, '_> {
         let frame = self.memory.field(state, layout.thread_frame)?;
         let innermost = match layout.linkage {
             Linkage::Objects => (alone && thread.is_only).then_some(frame)?,
-            Linkage::Entries => (self.is_current(state) && thread.stack != Bounds::NONE).then_some(frame)?,
+            Linkage::Entries if layout.thread_chunk == 0 || thread.stack == Bounds::NONE => return None,
+            Linkage::Entries => {
+                (self.is_current(state) || self.is_detached(state, frame)?).then_some(frame)?
+            }
             Linkage::ObjectsAndCFrames => {
                 let c_frame = self.memory.field(state, layout.thread_c_frame)?;
                 let is_same = self.memory.field(state, layout.thread_frame)? == frame;
@@ -82,7 +86,7 @@ impl Walker<'_, '_> {
         // Probe both words that `DataStack::begin` reads.
         self.memory.field(state, layout.thread_chunk)?;
         self.memory.field(state, layout.thread_chunk + 8)?;
-        let settled = thread.is_settled();
+        let settled = self.calls.is_settled;
         // SAFETY: the state is the thread's own, by the list of states and the checks above; the interpreter is not finalizing.
         unsafe {
             let reading = (&*self.codes, &mut *self.memory);
@@ -99,6 +103,16 @@ impl Walker<'_, '_> {
     /// Whether the thread is attached to the interpreter with this state: it holds the GIL, and nobody else can use the state.
     fn is_current(&self, state: u64) -> bool {
         self.thread.python.thread_locals.contain(self.thread.pointer, state)
+    }
+
+    /// Whether no thread is attached with this state, and `innermost` is its innermost frame. Then that and the outer ones wait for
+    /// this thread, even if another one attaches from now on.
+    fn is_detached(&mut self, state: u64, innermost: u64) -> Option<bool> {
+        /// `_status.active`.
+        const ACTIVE: u32 = 1 << 4;
+        let layout = &self.thread.python.layout;
+        let is_active = self.memory.half(state, layout.thread_status)? & ACTIVE != 0;
+        Some(!is_active && self.memory.field(state, layout.thread_frame)? == innermost)
     }
 
     /// Whether a frame is neither being entered nor being left.

@@ -3,7 +3,7 @@
 use super::certain::{Certain, Trust};
 use super::codes::Codes;
 use super::data_stack::DataStack;
-use super::thread::Thread;
+use super::thread::{Calls, Thread};
 use super::unreadable::Unreadable;
 use crate::interpreter::found::Found;
 use crate::interpreter::memory::Memory;
@@ -14,6 +14,7 @@ pub(crate) type Text = [u8; 8192];
 /// Walks the frames of one thread state.
 pub(super) struct Walker<'a, 'm> {
     pub(super) thread: &'a Thread<'a>,
+    pub(super) calls: Calls,
     pub(super) memory: &'a mut Memory<'m>,
     pub(super) found: &'a mut Found,
     pub(super) text: &'a mut Text,
