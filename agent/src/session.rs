@@ -10,6 +10,7 @@ use core::ptr::NonNull;
 
 use handler::clock;
 use handler::decimal::number;
+use shm_format::layout::CHUNK_SPACE;
 use shm_format::{ANSWERS_LEN, Anchor, ClockKind, Doorbell, Geometry, Identity, Mode, Region};
 
 use crate::config::Config;
@@ -17,8 +18,6 @@ use crate::handed;
 use crate::kernel::{self, Errno, File};
 use crate::live_tables::{self, LiveTables};
 
-/// File length for chunks; only the backed part takes memory. Enough for one chunk for each of 10,000 threads.
-const CHUNK_SPACE: usize = 256 << 20;
 /// The part of it that is mapped initially: up to there the reader can extend the pool without the agent's help.
 const FIRST_CHUNKS: usize = 2 << 20;
 /// Below this size a region is not worth creating.

@@ -14,6 +14,9 @@ pub(crate) const DOORBELL_MAGIC: u64 = u64::from_le_bytes(*b"SWBELL\0\0");
 pub const VERSION: u32 = 6;
 /// Alignment of the parts of a region, in bytes. Fixed by the format, not by the machine.
 pub const PAGE: usize = 4096;
+/// Address space for the chunks of a region, in bytes; only the backed part takes memory. Enough for one chunk for each of
+/// 10,000 threads.
+pub const CHUNK_SPACE: usize = 256 << 20;
 /// Size of a chunk header, in bytes.
 pub(crate) const CHUNK_HEADER: usize = 64;
 /// Number of loss causes, and of skip causes, for which the control page has counters.

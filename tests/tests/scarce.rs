@@ -8,6 +8,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use selfwind_tests::attacher::Guest;
 use selfwind_tests::binary::selfwind;
 use selfwind_tests::outcome::{Outcome, run};
 use selfwind_tests::recording::{folded, stats};
@@ -147,6 +148,26 @@ fn a_limit_on_address_space_is_not_used_up() {
     let outcome = limited(&scratch, "ulimit -v 400000", &["threads", "8"]);
     assert_unharmed(&outcome);
     assert!(adds_up(&scratch.join("selfwind.data")).number("samples") > 0, "{outcome:?}");
+}
+
+#[test]
+fn a_recorder_without_address_space_attaches_to_nothing() {
+    let mut guest = Guest::start(&Target::c("spin").build(), &[]);
+    let pid = guest.pid();
+    // In KiB.
+    for limit in ["25000", "60000", "300000", "500000"] {
+        let line = format!("ulimit -v {limit}; exec \"$0\" record -q -o /dev/null -p {pid} --duration 0.1");
+        let outcome = run(Command::new("sh").arg("-c").arg(line).arg(selfwind()));
+        assert_eq!(outcome.status, 125, "{limit}: {outcome:?}");
+        assert!(
+            outcome.stderr.contains("not recorded") && outcome.stderr.contains("ulimit -v"),
+            "{outcome:?}"
+        );
+        let maps = fs::read_to_string(format!("/proc/{pid}/maps")).expect("it is alive");
+        assert!(!maps.contains("selfwind"), "{limit}: {maps}");
+    }
+    guest.child.kill().expect("our child");
+    guest.child.wait().expect("our child");
 }
 
 #[test]

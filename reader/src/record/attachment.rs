@@ -1,10 +1,26 @@
 //! Starts sampling a running process for a recording, and stops it when the recording ends.
 
+use std::fs::File;
+
+use memmap2::MmapOptions;
+use shm_format::layout::CHUNK_SPACE;
+
 use crate::proc;
 use crate::record::options::RecordOptions;
 use crate::sampling::settings::SamplingSettings;
 use crate::target::inject::{self, Sampling, Settings};
 use crate::terminal::notices::Notices;
+
+/// Address space for the region of a process, for a second look at it at the end, and for what this command needs beside it, in
+/// bytes.
+const ROOM: usize = 2 * CHUNK_SPACE + (32 << 20);
+
+/// Whether this process may map as much.
+fn has_room() -> bool {
+    // A mapping may be longer than its file, and one that cannot be written is charged to nobody.
+    let file = File::open("/proc/self/exe");
+    file.is_ok_and(|file| MmapOptions::new().len(ROOM).map_raw_read_only(&file).is_ok())
+}
 
 /// The settings for an injected agent.
 pub(crate) fn settings(sampling: &SamplingSettings) -> Settings {
@@ -19,6 +35,13 @@ pub(crate) fn attach(sampling: &SamplingSettings, pid: u32, notices: Notices) ->
         notices.say(format_args!(
             "process {pid} is already running, and plug-ins are loaded at the start only; start it with `selfwind record --plugin FILE -- CMD`"
         ));
+    }
+    // A process is not changed if it could not be recorded.
+    if inject::found(pid).is_none() && !has_room() {
+        anyhow::bail!(
+            "process {pid} is not recorded: that takes {} MiB of address space, and this command's limit leaves less; raise it (`ulimit -v unlimited`)",
+            ROOM >> 20
+        );
     }
     let sampling = inject::ensure(pid, settings(sampling))?;
     if sampling == Sampling::Begun {

@@ -182,6 +182,16 @@ pub(crate) enum InjectError {
     /// No agent embedded.
     #[error(transparent)]
     AgentFile(#[from] agent_file::AgentFileError),
+    /// No thread can be started here.
+    #[error(
+        "process {pid} cannot be traced: no thread can be started for that ({error}); see `ulimit -u` and `ulimit -v`"
+    )]
+    NoThread {
+        /// The process.
+        pid: i32,
+        /// The system's answer.
+        error: io::Error,
+    },
     /// The thread vanished.
     #[error("thread {0} has just ended")]
     Lost(i32),

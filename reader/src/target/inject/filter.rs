@@ -14,6 +14,7 @@ use crate::target::attach::ptrace;
 use crate::target::inject::error::InjectError;
 use crate::target::inject::filter_program::{Instruction, SystemCall, Verdict, verdict};
 use crate::target::inject::layout::THREAD;
+use crate::target::inject::own_thread;
 use crate::target::inject::paused::{Paused, Stopped};
 
 /// How long to wait for a thread to stop.
@@ -62,12 +63,7 @@ pub(super) fn check(pid: i32) -> Result<(), InjectError> {
         .filter(|&tid| mode(pid, tid).is_some_and(|mode| mode != NONE))
         .collect();
     let mut passed: Vec<Vec<Instruction>> = Vec::new();
-    // When a tracing thread ends, the kernel detaches its tracees, in whatever state.
-    std::thread::scope(|scope| {
-        let checked =
-            scope.spawn(|| filtered.into_iter().try_for_each(|tid| check_thread(pid, tid, &mut passed)));
-        checked.join().unwrap_or(Err(InjectError::Lost(pid)))
-    })
+    own_thread::run(pid, || filtered.into_iter().try_for_each(|tid| check_thread(pid, tid, &mut passed)))
 }
 
 fn mode(pid: i32, tid: i32) -> Option<String> {

@@ -17,6 +17,7 @@ mod image;
 mod layout;
 mod loader_hook;
 mod memory;
+mod own_thread;
 mod paused;
 mod remote_call;
 mod turn;

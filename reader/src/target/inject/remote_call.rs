@@ -18,6 +18,7 @@ use crate::target::inject::handed_region::HandedRegion;
 use crate::target::inject::layout::AgentLayout;
 use crate::target::inject::loader_hook::LoaderHook;
 use crate::target::inject::memory::Memory;
+use crate::target::inject::own_thread;
 use crate::target::inject::paused::{self, Paused, Stopped};
 
 /// How long to wait for a thread to stop before another is tried. With more runnable threads than CPUs, a thread stops only when it
@@ -122,14 +123,7 @@ impl RemoteCall<'_> {
         loop {
             let mut last = InjectError::NoProcess(self.pid);
             for tid in paused::candidates(self.pid)? {
-                // When a tracing thread ends, the kernel detaches its tracees, in whatever state.
-                let tried = std::thread::scope(|scope| {
-                    scope
-                        .spawn(|| self.attempt(tid, deadline, &what))
-                        .join()
-                        .unwrap_or(Ok(Attempt::NotHere(InjectError::Lost(tid))))
-                })?;
-                match tried {
+                match own_thread::run(self.pid, || self.attempt(tid, deadline, &what))? {
                     Attempt::Done => return Ok(()),
                     Attempt::NotHere(why) => last = why,
                 }
