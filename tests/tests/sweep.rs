@@ -197,7 +197,7 @@ enum Answer {
     Different(String),
 }
 
-/// Masks long numbers (addresses, sizes of free memory, times) and the pid in brackets (`name[4]: message`).
+/// Masks long numbers (addresses, sizes of free memory, times) and process ids (`name[4]: message`, `pid=4`).
 fn masked(outcome: &Outcome) -> (i32, String) {
     const LONG: usize = 7;
     let text = format!("{}\n{}", outcome.stdout, outcome.stderr);
@@ -208,8 +208,8 @@ fn masked(outcome: &Outcome) -> (i32, String) {
             digits.push(c);
             continue;
         }
-        let process_id = c == ']' && masked.ends_with('[');
-        masked.push_str(if digits.len() >= LONG || process_id && !digits.is_empty() { "#" } else { &digits });
+        let is_pid = c == ']' && masked.ends_with('[') || masked.ends_with("pid=");
+        masked.push_str(if digits.len() >= LONG || is_pid && !digits.is_empty() { "#" } else { &digits });
         digits.clear();
         masked.push(c);
     }
