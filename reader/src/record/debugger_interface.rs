@@ -11,6 +11,7 @@ use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
+use memchr::memmem;
 use object::read::elf::{ElfFile64, ElfSymbol64};
 use object::{Endianness, Object, ObjectKind, ObjectSection, ObjectSymbol, SymbolKind};
 use selfwind_profile::profile_file::GeneratedFunction;
@@ -134,6 +135,12 @@ fn words<const N: usize>(memory: &File, address: u64) -> Option<[u64; N]> {
 fn descriptor(mapping: &Mapping, pid: u32) -> Option<u64> {
     let content = second_mappings::content(mapping, pid)?;
     let elf = ElfFile64::<Endianness, _>::parse(&content).ok()?;
+    // The name of each symbol takes two system calls, all names together as many.
+    let name = memmem::Finder::new(DESCRIPTOR);
+    let mut strings = [".dynstr", ".strtab"].into_iter().filter_map(|strings| elf.section_by_name(strings));
+    if !strings.any(|strings| strings.data().is_ok_and(|strings| name.find(strings).is_some())) {
+        return None;
+    }
     let mut symbols = elf.dynamic_symbols().chain(elf.symbols());
     let symbol = symbols.find(|symbol| symbol.is_definition() && symbol.name() == Ok(DESCRIPTOR))?;
     Some(second_mappings::bias(mapping, &elf, &content)?.wrapping_add(symbol.address()))
@@ -161,4 +168,30 @@ fn function(elf: &ElfFile64<'_>, symbol: &ElfSymbol64<'_, '_>, since_ns: u64) ->
     let name = symbol.name_bytes().ok()?;
     let name = short_name(&String::from_utf8_lossy(name.get(..NAME_MAX).unwrap_or(name)));
     Some(GeneratedFunction { since_ns, start: base.wrapping_add(symbol.address()), len: symbol.size(), name })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::proc;
+
+    /// System calls of this thread that read.
+    fn reads() -> usize {
+        let counts = std::fs::read_to_string("/proc/thread-self/io").unwrap();
+        counts.lines().find_map(|line| line.strip_prefix("syscr: ")).unwrap().parse().unwrap()
+    }
+
+    #[test]
+    fn few_names_are_read_to_look_for_the_variable() {
+        let here = few_names_are_read_to_look_for_the_variable as fn() as usize as u64;
+        let pid = std::process::id();
+        let mappings = proc::mappings(pid).unwrap();
+        let mapping = mappings.iter().find(|mapping| mapping.start <= here && here < mapping.end).unwrap();
+        let file = std::fs::read(std::env::current_exe().unwrap()).unwrap();
+        let symbols = ElfFile64::<Endianness>::parse(&*file).unwrap().symbols().count();
+        let before = reads();
+        assert_eq!(descriptor(mapping, pid), None);
+        let took = reads() - before;
+        assert!(symbols > 1000 && took < 100, "{took} reads for {symbols} symbols");
+    }
 }
