@@ -63,7 +63,7 @@ impl ThreadLocals {
     /// Whether one of the words is `value`, in the thread with this pointer.
     pub(crate) fn contain(self, thread: u64, value: u64) -> bool {
         let first = thread.wrapping_sub(self.below);
-        // SAFETY: every thread has the whole block, until it ends.
+        // SAFETY: a thread that executes the interpreter has the whole block, until it ends: the interpreter uses these variables.
         (0..self.words).any(|word| unsafe { load(first.wrapping_add(8 * word)) } == value)
     }
 }
