@@ -69,6 +69,8 @@ pub(crate) struct Regions {
     /// Id of the current boot.
     boot_id: Option<[u8; 16]>,
     chosen: Option<Chosen>,
+    /// The regions of the process that was looked for. They stay open, so that no other recorder gets them meanwhile.
+    found: BTreeMap<PathBuf, Attached>,
     /// Files that have been dealt with.
     seen: BTreeSet<PathBuf>,
     /// Directories and files that could not be opened, and why.
@@ -89,6 +91,7 @@ impl Regions {
             notices,
             boot_id: liveness::boot_id(),
             chosen,
+            found: BTreeMap::new(),
             seen: BTreeSet::new(),
             failures: BTreeMap::new(),
             pruned: Instant::now(),
@@ -108,22 +111,24 @@ impl Regions {
     /// Finds the region of `pid`, or says why there is none. Returns when the region was created (CLOCK_MONOTONIC, ns). If the
     /// process has ended, this is the last process that had the pid.
     pub(crate) fn find_process(&mut self, pid: u32) -> Result<u64, FindError> {
-        let (mut refused, mut last) = (None, None);
+        let mut refused = None;
         for path in self.files() {
             match Attached::open(&path) {
-                Ok(region) if self.chosen.is_none() || self.is_in_scope(&region.identity()) => {
-                    last = last.max(Some((region.anchor().realtime_ns, region.anchor().monotonic_ns, path)));
+                Ok(region) => {
+                    self.found.insert(path, region);
                 }
-                Ok(_) => {}
                 Err(error) => refused = Some(FindError::Attach(pid, error)),
             }
         }
-        if let Some((_, began, path)) = last {
-            if self.chosen.is_none() {
-                let identity =
-                    Attached::open(&path).map_err(|error| FindError::Attach(pid, error))?.identity();
-                self.chosen = Some(Chosen { boot_id: identity.boot_id, start_time: identity.start_time });
-            }
+        let of_chosen = |region: &&Attached| self.chosen.is_none() || self.is_in_scope(&region.identity());
+        let last = self.found.values().filter(of_chosen).max_by_key(|region| region.anchor().realtime_ns);
+        if let Some((identity, began)) = last.map(|last| (last.identity(), last.anchor().monotonic_ns)) {
+            let Identity { boot_id, start_time, .. } = identity;
+            let chosen = *self.chosen.get_or_insert(Chosen { boot_id, start_time });
+            self.found.retain(|_, region| {
+                let Identity { boot_id, start_time, .. } = region.identity();
+                chosen == Chosen { boot_id, start_time }
+            });
             return Ok(began);
         }
         Err(refused.unwrap_or_else(|| match proc::start_time(pid) {
@@ -201,7 +206,7 @@ impl Regions {
             if self.seen.contains(&path) {
                 continue;
             }
-            match Attached::open(&path) {
+            match self.found.remove(&path).map_or_else(|| Attached::open(&path), Ok) {
                 Ok(attached) => {
                     self.failures.remove(&path);
                     self.seen.insert(path.clone());
