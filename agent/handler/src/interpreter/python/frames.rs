@@ -150,7 +150,11 @@ impl Walker<'_, '_> {
         // A call that begins or ends may have no frame, or a frame no call. If the innermost frame is another one by now,
         // another thread runs with the state.
         let stands = self.field(state, layout.thread_frame)? == innermost;
-        if frames.abs_diff(count) > usize::from(!self.is_run_elsewhere()) || !stands {
+        // A frame without a call is that of a call that ends, which is on the native stack, or another thread's.
+        let is_of_other =
+            layout.linkage == Linkage::ObjectsAndCFrames && frames > count && self.calls.evaluations < frames;
+        let most = usize::from(!self.is_run_elsewhere());
+        if frames.abs_diff(count) > most || is_of_other || !stands {
             self.found.forget_open();
             return Err(Gap::Unreadable);
         }
