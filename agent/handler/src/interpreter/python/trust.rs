@@ -12,7 +12,7 @@
 //!   this thread is outside of the interpreter. If this thread was the last to enter the evaluation loop with a state, its
 //!   `_PyCFrame` is on this thread's stack (3.10 to 3.12). In 3.10 the innermost frame is named beside it, so that is read
 //!   before and after. Chunks of the data stack that are newer than the innermost frame's are probed (`data_stack`). In 3.9
-//!   nothing tells: it must be the thread's only state, and the thread the only one of the process. In 3.13 the thread-local
+//!   nothing tells: it must be the thread's only state, and the thread the only one of the process. Since 3.13 the thread-local
 //!   variable that holds the current state (`_Py_tss_tstate`) must hold this one: the thread then has the GIL. It is in no
 //!   symbol table, so it is looked for among the few thread-local variables of the interpreter's object. Or no thread is
 //!   attached with the state: whoever attaches later only adds frames.
