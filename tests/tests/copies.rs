@@ -90,6 +90,15 @@ fn traps_in_generated_code_are_unwound_from_copies() {
     assert!(worked > 50 && 100 * whole >= 99 * worked, "{whole} of {worked}");
 }
 
+/// What lies below the stack pointer says nothing about the return address at it.
+#[test]
+fn jumps_to_generated_code_are_unwound_from_copies() {
+    let jump = Target::c("jump_to_generated").build();
+    let recording = recorder("both").record(&jump, &[] as &[&str]);
+    assert_eq!(recording.outcome.status, 37, "{}", recording.outcome.stderr);
+    assert!(assert_identical(&recording) >= 50);
+}
+
 /// Code without call frame information is read page by page: in place by the thread, from the file by the recorder.
 #[test]
 fn deep_code_without_cfi_is_unwound_from_copies() {
