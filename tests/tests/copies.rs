@@ -78,6 +78,15 @@ fn frames_sized_by_a_register_are_unwound_from_copies() {
     assert!(worked > 50 && 100 * whole >= 99 * worked, "{whole} of {worked}");
 }
 
+/// The register that locates the frame is an address below the stack pointer.
+#[test]
+fn frames_that_are_being_probed_are_unwound_from_copies() {
+    let probed = Target::c("probed_frame").with("stack_clash", &["-fstack-clash-protection"]).build();
+    let recording = recorder("both").record(&probed, &[] as &[&str]);
+    assert_eq!(recording.outcome.status, 38, "{}", recording.outcome.stderr);
+    assert!(assert_identical(&recording) >= 50);
+}
+
 /// The interrupted program counter in generated code follows no call, but must be copied as well.
 #[test]
 fn traps_in_generated_code_are_unwound_from_copies() {

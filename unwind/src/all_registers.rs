@@ -68,7 +68,7 @@ pub(crate) fn step<M: Memory>(
     Ok(Some(rules.signal))
 }
 
-/// The registers used by the CFA expression at `lookup`, as a bit mask of DWARF numbers; 0 if the CFA is no expression.
+/// The registers that locate the frame at `lookup`, as a bit mask of DWARF numbers; 0 if a packed rule says it.
 #[inline(never)]
 pub fn registers_of_cfa(modules: &Modules<'_>, lookup: u64) -> u64 {
     let Some(module) = modules.find(lookup) else { return 0 };
@@ -77,10 +77,13 @@ pub fn registers_of_cfa(modules: &Modules<'_>, lookup: u64) -> u64 {
     }
     let mut row = FrameRow::EMPTY;
     let mut rules = RegisterRules::none(&mut row);
-    let (Ok(Some(())), Cfa::Expression(position)) = (rules.fill(module, lookup), rules.row.cfa()) else {
-        return 0;
-    };
-    rules.expression(position).ok().and_then(expression::registers).unwrap_or(0)
+    match (rules.fill(module, lookup), rules.row.cfa()) {
+        (Ok(Some(())), Cfa::Register { register, .. }) => 1u64.checked_shl(register.into()).unwrap_or(0),
+        (Ok(Some(())), Cfa::Expression(position)) => {
+            rules.expression(position).ok().and_then(expression::registers).unwrap_or(0)
+        }
+        _ => 0,
+    }
 }
 
 #[inline(never)]
