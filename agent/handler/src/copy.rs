@@ -201,10 +201,11 @@ fn copy<F: FnMut(RecordKind, u64, &[u8]) -> Result<(), Loss>>(
                 let is_in_record = records.take(at);
                 let is_likely = saved_fp.is_some() || is_in_record || likely.contains(&at);
                 if kept.is_none() && (is_likely || filter.jumps.is_near(word)) {
-                    let fps = match at == sp {
-                        // The word below, if it is an address, is stale.
-                        true => Some([fp, fp]),
-                        false => saved_fp.map(|saved| [at.wrapping_sub(WORD), saved]),
+                    // What lies below the stack pointer is stale.
+                    let fps = if at == sp {
+                        Some([fp, fp])
+                    } else {
+                        saved_fp.map(|saved| [at.wrapping_sub(WORD), saved])
                     };
                     kept = filter.generated(at, fps, word, &mut reach.memory);
                 }
