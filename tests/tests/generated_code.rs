@@ -194,7 +194,13 @@ fn assert_shares(arguments: &[String], folded: &Folded) {
     };
     let (often, once) = (share(&["main", "often", "spin"]), share(&["main", "once", "spin"]));
     assert!(often + once > 0.9, "{arguments:?}: {often} {once} {folded:?}");
-    assert!((often / (often + once) - 0.75).abs() < 0.04, "{arguments:?}: {often} {once}");
+    let samples = folded.total() as f64;
+    assert!(samples >= 200.0, "{arguments:?}: {folded:?}");
+    let five_deviations = 5.0 * (0.75 * 0.25 / samples).sqrt();
+    assert!(
+        (often / (often + once) - 0.75).abs() < five_deviations,
+        "{arguments:?}: {often} {once} {samples}"
+    );
 }
 
 /// Waits until the process has executable anonymous memory.
