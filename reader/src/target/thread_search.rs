@@ -23,7 +23,7 @@ use crate::target::request::{NoStack, RequestOptions, Target, ask};
 
 /// Time between two readings if all threads are known.
 const INTERVAL: Duration = Duration::from_millis(50);
-/// Time between two readings while one is not.
+/// Time between two readings while one is not that should be.
 const SHORT_INTERVAL: Duration = Duration::from_millis(10);
 /// After this many readings, list the threads even if their number is unchanged: one may have ended and another started.
 const LIST_EVERY: u32 = 20;
@@ -34,6 +34,9 @@ const BLOCKING_COUNT: u32 = 5;
 /// CPU time in nanoseconds that it must have used meanwhile: on a busy machine a thread may wait for a processor while it
 /// blocks the signal briefly.
 const BLOCKING_CPU_NS: u64 = 10_000_000;
+/// CPU time in nanoseconds after which a thread should have registered itself. Among hundreds of busy threads a new one waits
+/// long for its first turn, and cannot answer before.
+const REGISTERED_AFTER_NS: u64 = 1_000_000;
 /// Key of the note about threads that cannot be sampled; agents use the same.
 pub(crate) const NOT_SAMPLED: &str = "not sampled";
 /// Link count of a directory without subdirectories.
@@ -208,14 +211,16 @@ impl Watched {
         let known: BTreeSet<u32> = self.known.values().copied().collect();
         let strange = listed.iter().filter(|(inner, _)| !known.contains(inner)).map(|(_, &tid)| tid);
         let before = std::mem::replace(&mut self.unknown, strange.collect());
+        let ran = |tid: &u32| used_ns(pid, *tid) >= REGISTERED_AFTER_NS;
+        let ran: Vec<u32> = self.unknown.iter().copied().filter(ran).collect();
         let runs = |tid: &u32| ThreadState::read(pid, *tid).is_ok_and(|state| state.state == 'R');
-        let asked: Vec<u32> = self.unknown.intersection(&before).copied().filter(runs).collect();
+        let asked: Vec<u32> = ran.iter().copied().filter(|tid| before.contains(tid)).filter(runs).collect();
         if !asked.is_empty() {
             self.ask(name, &asked, told);
         }
         self.blocking.retain(|tid, _| self.unknown.contains(tid));
         let is_uncertain = |found: &BlockingThread| found.times < BLOCKING_COUNT;
-        self.unknown.iter().any(|tid| self.blocking.get(tid).is_none_or(is_uncertain))
+        ran.iter().any(|tid| self.blocking.get(tid).is_none_or(is_uncertain))
     }
 
     fn ask(&mut self, name: &RegionName, tids: &[u32], told: &Sender<Blocking>) {
