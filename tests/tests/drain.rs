@@ -12,13 +12,13 @@ use std::thread::sleep;
 use std::time::Duration;
 
 use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
+use nix::unistd::{Pid, geteuid};
 use selfwind_tests::binary::selfwind;
 use selfwind_tests::flight::Flight;
 use selfwind_tests::outcome::{Outcome, run};
 use selfwind_tests::recording::{Recorder, read, record_unharmed, stats};
 use selfwind_tests::scratch::Scratch;
-use selfwind_tests::skip::may_mount;
+use selfwind_tests::skip::{may_mount, skip};
 use selfwind_tests::target::Target;
 
 /// Records `busy_stacks` with this depth and number of threads, and asserts that nothing is lost.
@@ -46,6 +46,19 @@ fn nothing_is_lost() {
             }
         }
     }
+}
+
+#[test]
+fn a_recorder_keeps_up_with_a_crowd_of_busy_threads() {
+    // Without the right to raise its priority it has an equal share of the CPU, which is not enough.
+    if !geteuid().is_root() {
+        return skip("a recorder's priority: needs root");
+    }
+    let program = Target::c("busy_stacks").build();
+    let recorder = Recorder::at(9973).event("auto");
+    let stats = record_unharmed(&recorder, &program, &["60", "200", "100"]).stats();
+    assert!(stats.number("weight") > 100_000, "{:#}", stats.0);
+    assert_eq!(stats.number("lost"), 0, "{:#}", stats.0);
 }
 
 /// CPU time in seconds of the only child of a process.
