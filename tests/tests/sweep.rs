@@ -24,7 +24,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// With the agent, on a machine that runs other tests too.
 const PATIENCE_RECORDED: Duration = Duration::from_secs(60);
 /// More runs alone, to tell a difference from a program that seldom says the same.
-const MORE_RUNS: usize = 4;
+const MORE_RUNS: usize = 20;
 
 /// Programs between two lines that say how far the long form is.
 const PROGRESS: usize = 100;
