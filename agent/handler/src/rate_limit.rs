@@ -11,7 +11,7 @@ use core::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering};
 use crate::activity::is_filtered;
 use crate::clock::{self, SECOND_NS};
 
-/// A run longer than this many times the average is checked against the CPU clock.
+/// A run longer than this many times the average, or than [`FIRST_RUN`], is checked against the CPU clock.
 const LONG_RUN: u64 = 4;
 /// A run counts as at most this many times the average.
 const LONGEST_RUN: u64 = 8;
@@ -19,7 +19,7 @@ const LONGEST_RUN: u64 = 8;
 const RATE_NS: u64 = 1 << 16;
 /// Weight of the moving average: a run changes it by this fraction of the difference.
 const INERTIA: u64 = 16;
-/// Cap of the first run, in clock ticks.
+/// Cap of the first runs, in clock ticks, until the clock's rate is known.
 const FIRST_RUN: u64 = 1 << 18;
 /// Clock ticks needed to measure the rate of the clock.
 const BASE_LINE: u64 = 1 << 26;
@@ -116,16 +116,14 @@ impl RateLimit {
             0 => ticks.clamp(1, FIRST_RUN),
             known => known,
         };
+        let is_long = ticks > average.saturating_mul(LONG_RUN).min(FIRST_RUN);
         let ticks = match self.rate.load(Ordering::Relaxed) {
-            rate if rate != 0
-                && cpu_ns != 0
-                && ticks > average.saturating_mul(LONG_RUN)
-                && !is_filtered() =>
-            {
+            _ if !is_long || cpu_ns == 0 || is_filtered() => ticks,
+            0 => ticks.min(FIRST_RUN),
+            rate => {
                 let taken = clock::thread_cpu_ns().saturating_sub(cpu_ns);
                 ticks.min(taken.saturating_mul(rate) / RATE_NS)
             }
-            _ => ticks,
         };
         let ticks = ticks.min(average.saturating_mul(LONGEST_RUN));
         let next = (average * (INERTIA - 1) + ticks).div_ceil(INERTIA);
@@ -221,6 +219,17 @@ mod tests {
         for _ in 0..200 {
             limit.spend(60_000_000, clock::thread_cpu_ns());
         }
+        assert!(limit.average.load(Ordering::Relaxed) < 100_000, "{limit:?}");
+    }
+
+    /// As a new process beside busy ones: its clock's rate is not known yet.
+    #[test]
+    fn being_preempted_never_becomes_the_usual() {
+        let limit = limited(200);
+        (0..50).for_each(|_| limit.spend(2_000_000, clock::thread_cpu_ns()));
+        assert!(limit.average.load(Ordering::Relaxed) <= FIRST_RUN, "{limit:?}");
+        limit.rate.store(RATE_NS, Ordering::Relaxed);
+        (0..200).for_each(|_| limit.spend(2_000_000, clock::thread_cpu_ns()));
         assert!(limit.average.load(Ordering::Relaxed) < 100_000, "{limit:?}");
     }
 
