@@ -67,7 +67,8 @@ impl Walker<'_, '_> {
         let layout = &self.thread().python.layout;
         let mut c_frame = self.field(state, layout.thread_frame)?;
         for number in 0..FRAMES {
-            if is_in(state, c_frame) {
+            // A thread that starts another one owns the new state in 3.11, until that has been initialised.
+            if c_frame == 0 || is_in(state, c_frame) {
                 return Ok(());
             }
             let innermost = self.field(c_frame, layout.c_frame_current)?;
