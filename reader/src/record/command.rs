@@ -17,7 +17,7 @@ use crate::drain::follow::{Flow, Reason, follow};
 use crate::drain::watch::{self, WatchEvent};
 use crate::record::exit_status::{OWN_FAILURE, shell_status};
 use crate::record::options::RecordOptions;
-use crate::record::priority::raise_priority;
+use crate::record::priority::RaisedPriority;
 use crate::record::program;
 use crate::record::recording::{Output, Recording, cannot_continue};
 use crate::record::snapshot::Snapshots;
@@ -76,13 +76,14 @@ pub(super) fn record_command(options: &RecordOptions) -> anyhow::Result<u8> {
             return Err(error.into());
         }
     };
-    raise_priority();
+    let priority = RaisedPriority::begin();
     shortage::raise_open_files();
     let events = watch_child(&child, signals.with_interval(options.every), &session);
     let recorded = match &events {
         Ok(events) => record_child(options, &session, tables, output, events, &mut child),
         Err(error) => Err(anyhow::anyhow!("{error:#}")),
     };
+    drop(priority);
     session.stop();
     session.remove();
     let ended = match recorded {

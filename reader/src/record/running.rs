@@ -12,7 +12,7 @@ use crate::proc;
 use crate::record::attachment::{SampledProcess, as_sampled, attach, settings};
 use crate::record::module_refresh::ModuleRefresh;
 use crate::record::options::RecordOptions;
-use crate::record::priority::raise_priority;
+use crate::record::priority::RaisedPriority;
 use crate::record::recording::{Output, Recording, cannot_continue};
 use crate::record::snapshot;
 use crate::tables::cache::Cache;
@@ -32,7 +32,7 @@ pub(super) fn record_process(options: &RecordOptions, pid: u32) -> anyhow::Resul
     // Whatever can fail comes before the attach, from which on the process is sampled.
     let signals = watch::block_signals(options.takes_snapshots()).context("cannot block signals")?;
     let signals = signals.with_interval(options.every);
-    raise_priority();
+    let priority = RaisedPriority::begin();
     shortage::raise_open_files();
     let doorbell = Arc::new(Doorbell::private().context("cannot map a page")?);
     let output = Output::of(options)?;
@@ -57,6 +57,7 @@ pub(super) fn record_process(options: &RecordOptions, pid: u32) -> anyhow::Resul
         &doorbell,
         (turn, sampled),
     )?;
+    drop(priority);
     recording.end(None, None, Some(&events))?;
     Ok(0)
 }

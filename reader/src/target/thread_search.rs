@@ -23,7 +23,7 @@ use crate::target::request::{NoStack, RequestOptions, Target, ask};
 
 /// Time between two readings if all threads are known.
 const INTERVAL: Duration = Duration::from_millis(50);
-/// Time between two readings while one is not that should be.
+/// Time between two readings while one is unknown that should have registered itself.
 const SHORT_INTERVAL: Duration = Duration::from_millis(10);
 /// After this many readings, list the threads even if their number is unchanged: one may have ended and another started.
 const LIST_EVERY: u32 = 20;
