@@ -1,4 +1,5 @@
 ; What a just-in-time compiler is to compile: three quarters of its time `often` has, a quarter `once`, all of it in `spin`.
+; Rounds differ in length: equal ones could keep step with the samples.
 define i32 @spin(i32 %n) noinline uwtable {
 entry:
   br label %loop
@@ -31,8 +32,11 @@ entry:
   br label %loop
 loop:
   %i = phi i32 [ 0, %entry ], [ %next, %loop ]
-  %a = call i32 @often(i32 1000)
-  %b = call i32 @once(i32 1000)
+  %hash = mul i32 %i, -1640531535
+  %more = lshr i32 %hash, 22
+  %n = add i32 %more, 500
+  %a = call i32 @often(i32 %n)
+  %b = call i32 @once(i32 %n)
   %next = add i32 %i, 1
   %done = icmp eq i32 %next, 400000
   br i1 %done, label %end, label %loop

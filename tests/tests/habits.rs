@@ -24,6 +24,14 @@ print('ready', flush=True)
 while True: sum(range(1000))
 ";
 
+/// Prints a line in two parts, a second apart.
+const HALVES: &str = "import time
+print('one ', end='', flush=True)
+end = time.monotonic() + 1
+while time.monotonic() < end: sum(range(1000))
+print('line')
+";
+
 fn terminal(scratch: &Scratch) -> Terminal {
     let bin = selfwind().parent().expect("a file lies in a directory").display().to_string();
     let here = scratch.path().display();
@@ -56,6 +64,21 @@ fn one_interrupt_goes_to_the_program_two_end_the_recording() {
     assert!(screen.contains("samples, 0 lost"), "{screen}");
     assert!(screen.contains("status=143") || screen.contains("status=137"), "{screen}");
     stats(&scratch.join("i.data")).assert_adds_up();
+}
+
+#[test]
+fn the_terminal_is_the_commands_while_it_runs() {
+    let scratch = Scratch::new();
+    fs::write(scratch.join("halves.py"), HALVES).expect("ours");
+    let terminal = terminal(&scratch);
+    // Events are refused: there is something to say about the process.
+    let denied = Target::c("perf_denied").build();
+    terminal.run(&format!("{} 1 selfwind record -o h.data -- python3 halves.py", denied.display()));
+    let screen = terminal.wait_for("the summary", |screen| screen.contains(" samples, "));
+    assert!(screen.contains("one line\n"), "{screen}");
+    let (_, after) = screen.split_once("one line\n").expect("it is there");
+    assert!(after.contains("cpu timers instead of perf"), "{screen}");
+    assert!(!screen.contains("python: "), "nothing is wrong with this version:\n{screen}");
 }
 
 #[test]

@@ -208,7 +208,8 @@ fn without_a_terminal_it_says_what_to_do() {
 fn waits_for_locks_are_shown_by_who_ended_them() {
     let scratch = Scratch::new();
     let sites = Target::c("lock_sites").build();
-    let terminal = terminal(&scratch);
+    // All functions fit: which of them wait longest differs.
+    let terminal = terminal_of(&scratch, 60);
     terminal.run(&format!("selfwind top -e lock:all -- {} 20", sites.display()));
     terminal
         .wait_for("who waits", |screen| screen.contains("ns, delay") && screen.contains("wait_semaphore"));

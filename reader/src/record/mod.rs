@@ -3,6 +3,7 @@
 //! A command is started and followed to its end ([`command`]); a running process is followed until Ctrl-C or its end
 //! ([`running`]). Either way, events are written to a [`recording`].
 
+mod agent_notes;
 mod attachment;
 mod command;
 mod debugger_interface;

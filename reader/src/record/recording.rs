@@ -2,7 +2,7 @@
 //!
 //! Whatever fails here, what was written so far is kept and the error says where.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::HashMap;
 use std::fs::{File, Metadata};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -20,11 +20,11 @@ use selfwind_profile::profile_file::{
 use selfwind_profile::staged_file::StagedFile;
 use selfwind_profile::stats::Tally;
 use selfwind_profile::symbolize::SymbolSources;
-use shm_format::injection::Call;
 
 use crate::drain::listener::Listener;
 use crate::drain::watch::{self, WatchEvent};
 use crate::proc;
+use crate::record::agent_notes::AgentNotes;
 use crate::record::delay::Delay;
 use crate::record::destination::Destination;
 use crate::record::generated_code::GeneratedCodeKeeper;
@@ -36,7 +36,6 @@ use crate::record::options::RecordOptions;
 use crate::resolve;
 use crate::tables::builder::Builder;
 use crate::tables::cache::Cache;
-use crate::target::thread_search::NOT_SAMPLED;
 use crate::target::{clock, shortage};
 use crate::terminal::notices::{Notices, warn};
 use crate::terminal::open;
@@ -50,10 +49,6 @@ const TABLES_TIMEOUT: Duration = Duration::from_millis(200);
 const SIGNAL_CHECK_EVERY: Duration = Duration::from_millis(50);
 /// A profile with fewer samples than this gets a hint.
 const FEW_SAMPLES: u64 = 5;
-/// Maximum number of distinct agent notes to show.
-const NOTES_LIMIT: usize = 20;
-/// An agent's note about its source when nothing is missing.
-const NOTHING_MISSING: &str = "perf: kernel and user stacks";
 /// Maximum size of the command line in the profile, in bytes.
 const COMMAND_LIMIT: usize = 4096;
 
@@ -124,8 +119,7 @@ pub(crate) struct Recording {
     tables: Option<Builder>,
     tally: Tally,
     notices: Notices,
-    /// Notes of agents, each once.
-    notes: BTreeSet<String>,
+    notes: AgentNotes,
     generated: GeneratedCodeKeeper,
     /// Process ids of running images, by their numbers.
     pids: HashMap<u32, u32>,
@@ -159,23 +153,10 @@ impl Listener for Recording {
         if let Some(wall) = &mut self.wall {
             wall.observe(&mut event);
         }
-        if let Event::Process(info) = &event
-            && !info.note.is_empty()
-            && self.notes.len() < NOTES_LIMIT
-            && self.notes.insert(info.note.clone())
-        {
-            self.notices.say(format_args!("process {} ({}): {}", info.pid, info.exe.display(), info.note));
-        }
-        if let Event::Setting(setting) = &event
-            // Notes from one recorder to another.
-            && ![Call::SETTING, Call::RECORDER].contains(&setting.key.as_bytes())
-            // It repeats the user's option.
-            && setting.key != "unwind"
-            && self.notes.len() < NOTES_LIMIT
-            && self.notes.insert(format!("{}: {}", setting.key, setting.value))
-            && setting.value != NOTHING_MISSING
-        {
-            self.notices.say(format_args!("{}: {}", setting.key, setting.value));
+        match &event {
+            Event::Process(info) => self.notes.process(info),
+            Event::Setting(setting) => self.notes.setting(setting),
+            _ => {}
         }
         if let Event::Sample(sample) = &mut event {
             // The next sample's shared frames are not those of this one.
@@ -320,7 +301,7 @@ impl Recording {
             tables: tables.and_then(|cache| Builder::new(cache, options.notices)),
             tally: Tally::flat(),
             notices: options.notices,
-            notes: BTreeSet::new(),
+            notes: AgentNotes::new(options.notices, !options.command.is_empty()),
             kernel_symbols: KernelSymbols::default(),
             new_addresses: NewAddresses::default(),
             follows: false,
@@ -380,6 +361,7 @@ impl Recording {
             // The profile is complete: Ctrl-C may end the export.
             watch::unblock_signals();
         }
+        self.notes.end();
         let stats = self.tally.finish(self.writer.bytes_written());
         let mut shown = None;
         let next = if let Some((format, (mut file, exported))) = self.export.take() {
@@ -447,7 +429,7 @@ impl Recording {
         } else if stats.samples < FEW_SAMPLES
             && is_clocked
             && uncovered.is_none()
-            && !self.notes.iter().any(|note| note.starts_with(NOT_SAMPLED))
+            && !self.notes.explain_missing_samples()
         {
             notices.say(
                 "too little CPU time for a profile; use a higher -F for a short program, -e wall for one that waits",

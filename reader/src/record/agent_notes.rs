@@ -1,0 +1,78 @@
+//! What agents say about their processes, for the user: each once.
+//!
+//! A command has the terminal to itself while it runs: what is said about it waits for its end. Never between two halves of
+//! a line that the command writes.
+
+use selfwind_profile::profile_file::{ProcessInfo, Setting};
+use shm_format::injection::Call;
+
+use crate::target::thread_search::NOT_SAMPLED;
+use crate::terminal::notices::Notices;
+
+/// Maximum number of distinct notes to show.
+const LIMIT: usize = 20;
+/// Settings that tell that nothing is missing.
+const NOTHING_MISSING: &str = "perf: kernel and user stacks";
+
+/// The notes of all processes of a recording.
+pub(super) struct AgentNotes {
+    /// Distinct ones, in the order they came.
+    notes: Vec<String>,
+    /// Whether the recorded program writes to the same terminal, perhaps: notes are shown at the end.
+    at_end: bool,
+    notices: Notices,
+}
+
+impl AgentNotes {
+    /// Shows notes at once, or at the end if a command is recorded.
+    pub(super) fn new(notices: Notices, of_command: bool) -> Self {
+        Self { notes: Vec::new(), at_end: of_command, notices }
+    }
+
+    /// The note that came with a process.
+    pub(super) fn process(&mut self, info: &ProcessInfo) {
+        if !info.note.is_empty() && !self.notes.iter().any(|note| note.ends_with(&info.note)) {
+            self.add(format!("process {} ({}): {}", info.pid, info.exe.display(), info.note));
+        }
+    }
+
+    /// A setting, if it is news to the user.
+    pub(super) fn setting(&mut self, setting: &Setting) {
+        let Setting { key, value, .. } = setting;
+        let is_expected = match key.as_str() {
+            // It repeats the user's option.
+            "unwind" => true,
+            // A version that is supported.
+            "python" => value.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.'),
+            // From one recorder to another.
+            _ => [Call::SETTING, Call::RECORDER].contains(&key.as_bytes()) || value == NOTHING_MISSING,
+        };
+        let note = format!("{key}: {value}");
+        if is_expected {
+            self.notices.detail(note);
+        } else if !self.notes.contains(&note) {
+            self.add(note);
+        }
+    }
+
+    fn add(&mut self, note: String) {
+        if self.notes.len() < LIMIT {
+            if !self.at_end {
+                self.notices.say(&note);
+            }
+            self.notes.push(note);
+        }
+    }
+
+    /// Shows what has waited for the end.
+    pub(super) fn end(&mut self) {
+        if std::mem::take(&mut self.at_end) {
+            self.notes.iter().for_each(|note| self.notices.say(note));
+        }
+    }
+
+    /// Whether one of them says that threads are not sampled.
+    pub(super) fn explain_missing_samples(&self) -> bool {
+        self.notes.iter().any(|note| note.starts_with(NOT_SAMPLED))
+    }
+}
