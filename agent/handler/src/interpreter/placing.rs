@@ -26,7 +26,11 @@ impl Mixed<'_> {
         self.count += 1;
     }
 
+    #[inline]
     fn extend(&mut self, frames: &[u64]) {
+        if let [frame] = frames {
+            return self.push(*frame);
+        }
         let room = self.frames.get_mut(self.count..).unwrap_or(&mut []);
         room.iter_mut().zip(frames).for_each(|(place, frame)| *place = *frame);
         self.count += frames.len();
@@ -44,9 +48,57 @@ pub(super) fn place(
     frames: &mut [u64; MAX_DEPTH],
 ) -> Option<usize> {
     let mut mixed = Mixed { frames, count: 0 };
+    let is_sorted = found.runs().is_sorted_by_key(|run| run.inside);
+    let rest = match emitted {
+        None if is_sorted => put_in_order(&mut mixed, found, native),
+        _ => put_each(&mut mixed, found, emitted, native),
+    };
+    if !is_complete {
+        rest.iter().for_each(|run| mixed.extend(found.of(run)));
+    }
+    (emitted.is_some() || mixed.count > native.frames().len()).then_some(mixed.count)
+}
+
+/// Puts runs in stack order among the native frames, those that follow the last run at once. Returns the runs that are
+/// farther out than all native frames.
+fn put_in_order<'f>(mixed: &mut Mixed<'_>, found: &'f Found, native: &StackCache) -> &'f [Run] {
     let mut runs = found.runs();
-    let is_sorted = runs.is_sorted_by_key(|run| run.inside);
-    let look_at = if is_sorted { 0 } else { LOST };
+    let mut frames = native.frames();
+    let mut pointers = native.stack_pointers();
+    let mut low = pointers.next().unwrap_or(0);
+    let mut high = pointers.next().unwrap_or(u64::MAX);
+    while let Some((run, outer)) = runs.split_first() {
+        // Frames whose stack pointer is unknown (0) are passed over.
+        while high <= run.inside
+            && let [frame, rest @ ..] = frames
+            && !rest.is_empty()
+        {
+            mixed.push(frame.bits());
+            frames = rest;
+            (low, high) = (high, pointers.next().unwrap_or(u64::MAX));
+        }
+        if low == 0 && frames.len() <= 1 {
+            break;
+        }
+        if low != 0 && low <= run.inside {
+            mixed.extend(found.of(run));
+        }
+        runs = outer;
+    }
+    let room = mixed.frames.get_mut(mixed.count..).unwrap_or(&mut []);
+    room.iter_mut().zip(frames).for_each(|(place, frame)| *place = frame.bits());
+    mixed.count += frames.len();
+    runs
+}
+
+/// Puts runs in any order, and what region unwinders emitted, among the native frames. Returns the runs that were not put.
+fn put_each<'f>(
+    mixed: &mut Mixed<'_>,
+    found: &'f Found,
+    emitted: Option<&Emitted>,
+    native: &StackCache,
+) -> &'f [Run] {
+    let mut runs = found.runs();
     let mut pointers = native.stack_pointers();
     let mut next_low = pointers.next().unwrap_or(0);
     let mut of_regions = emitted.map_or(&[][..], Emitted::runs).iter().peekable();
@@ -55,17 +107,7 @@ pub(super) fn place(
         let high = pointers.next().unwrap_or(u64::MAX);
         next_low = high;
         let is_here = |run: &Run| low != 0 && low <= run.inside && run.inside < high;
-        if is_sorted {
-            // Most frames evaluate nothing: the next run is an outer one's. Those that are passed over lie in no frame.
-            while let Some((run, rest)) = runs.split_first().filter(|(run, _)| low != 0 && run.inside < high)
-            {
-                if low <= run.inside {
-                    mixed.extend(found.of(run));
-                }
-                runs = rest;
-            }
-        }
-        while let Some(next) = runs.iter().take(look_at).position(is_here) {
+        while let Some(next) = runs.iter().take(LOST).position(is_here) {
             if let Some(run) = runs.get(next) {
                 mixed.extend(found.of(run));
             }
@@ -79,8 +121,5 @@ pub(super) fn place(
             mixed.push(frame.bits());
         }
     }
-    if !is_complete {
-        runs.iter().for_each(|run| mixed.extend(found.of(run)));
-    }
-    (emitted.is_some() || mixed.count > native.frames().len()).then_some(mixed.count)
+    runs
 }

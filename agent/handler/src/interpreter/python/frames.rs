@@ -4,6 +4,7 @@ use unwind::Interpreted;
 
 use super::certain::Trust;
 use super::layout::{Linkage, OWN, REFERENCE_FLAGS};
+use super::thread::Calls;
 use super::unreadable::Unreadable;
 use super::walker::Walker;
 use crate::interpreter::gap::Gap;
@@ -145,7 +146,7 @@ impl Walker<'_, '_> {
         }
         let count = match layout.linkage {
             _ if frames == 0 => return Ok(()),
-            Linkage::Objects => self.note_by_code(frames)?,
+            Linkage::Objects => self.noted_by_code(frames)?,
             _ => self.note_c_frames(state)?,
         };
         // A call that begins or ends may have no frame, or a frame no call. If the innermost frame is another one by now,
@@ -169,28 +170,18 @@ impl Walker<'_, '_> {
         has_calls && self.certain.trust != Trust::All && self.thread.stack != Bounds::NONE
     }
 
-    /// Notes the calls of the evaluation loop and returns their number: in 3.9 they are recognised by their code.
-    fn note_by_code(&mut self, frames: usize) -> Result<usize, Gap> {
-        let thread = self.thread;
-        let evaluation = thread.python.evaluation;
-        let mut count = 0;
-        for (frame, pointer) in thread.native.frames().iter().zip(thread.native.stack_pointers()) {
-            if evaluation.holds(frame.address()) {
-                self.found.note(count, pointer).ok_or(Gap::TooDeep)?;
-                count += 1;
-            }
+    /// The number of calls of the evaluation loop, which are noted. In 3.9 they are recognised by their code.
+    fn noted_by_code(&mut self, frames: usize) -> Result<usize, Gap> {
+        let Calls { evaluations, are_noted, .. } = self.calls;
+        // If there are fewer calls than frames, some are in unknown code. The calls of another state have been used up.
+        if evaluations < frames || !self.found.runs().is_empty() {
+            self.found.forget_open();
+            return Err(Gap::Unreadable);
         }
-        // If there are fewer calls than frames, some are in unknown code.
-        match count < frames {
-            true => {
-                self.found.forget_open();
-                Err(Gap::Unreadable)
-            }
-            false => Ok(count),
-        }
+        if are_noted { Ok(evaluations) } else { Err(Gap::TooDeep) }
     }
 
-    /// The same for 3.10, where each call has a `CFrame`.
+    /// Notes the calls of the evaluation loop and returns their number, in 3.10, where each call has a `CFrame`.
     fn note_c_frames(&mut self, state: u64) -> Result<usize, Gap> {
         let layout = &self.thread().python.layout;
         let mut c_frame = self.field(state, layout.thread_c_frame)?;

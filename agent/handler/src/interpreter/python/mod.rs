@@ -53,7 +53,7 @@ impl Work {
 pub(super) fn find(thread: &Thread<'_>, memory: &mut Memory<'_>, found: &mut Found, work: &mut Work) {
     let Work { cached, codes, data_stack, text } = work;
     let python = thread.python;
-    let calls = thread.calls();
+    let calls = thread.calls(found);
     if !calls.any {
         return;
     }

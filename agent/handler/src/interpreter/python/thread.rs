@@ -3,6 +3,8 @@
 use unwind::{FoundBy, StackCache};
 
 use super::descriptor::Python;
+use super::layout::Linkage;
+use crate::interpreter::found::Found;
 use crate::recording::Recording;
 use crate::stack::Bounds;
 
@@ -30,19 +32,32 @@ pub(super) struct Calls {
     pub(super) any: bool,
     /// Calls of the evaluation loop.
     pub(super) evaluations: usize,
+    /// All of these are noted among the frames found.
+    pub(super) are_noted: bool,
     /// Its code has called the interrupted function, and no signal interrupted its own code.
     pub(super) is_settled: bool,
 }
 
 impl Thread<'_> {
-    pub(super) fn calls(&self) -> Calls {
+    /// Looks through the native stack, once. Notes each call of the evaluation loop, where it is known by its code alone.
+    pub(super) fn calls(&self, found: &mut Found) -> Calls {
         let python = self.python;
-        let mut calls = Calls { any: false, evaluations: 0, is_settled: self.is_walked };
+        let by_code = python.layout.linkage == Linkage::Objects;
+        let mut calls = Calls { any: false, evaluations: 0, are_noted: by_code, is_settled: self.is_walked };
+        let mut pointers = self.native.stack_pointers();
         for frame in self.native.frames() {
-            let is_own = python.text.holds(frame.address());
-            calls.any |= is_own;
-            calls.evaluations += usize::from(python.evaluation.holds(frame.address()));
+            let pointer = pointers.next();
+            let address = frame.address();
+            let is_own = python.text.holds(address);
             calls.is_settled &= frame.found_by() == FoundBy::Cfi && !(is_own && frame.is_exact());
+            if is_own {
+                calls.any = true;
+                let evaluates = python.evaluation.holds(address);
+                if evaluates && by_code {
+                    calls.are_noted &= found.note(calls.evaluations, pointer.unwrap_or(0)).is_some();
+                }
+                calls.evaluations += usize::from(evaluates);
+            }
         }
         calls
     }
