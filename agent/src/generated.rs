@@ -14,9 +14,9 @@ use unwind::{Module, Section, Table, compile};
 
 use crate::kernel;
 
-/// Maximum number of parts.
+/// Maximum number of registrations.
 const MOST: usize = 1 << 14;
-/// Maximum number of parts in a run.
+/// Maximum number of registrations in a run.
 const LONGEST_RUN: usize = 128;
 /// Maximum bytes of all copies and tables.
 const MOST_BYTES: usize = 64 << 20;
@@ -26,7 +26,7 @@ const LONGEST: usize = 16 << 20;
 const FEW: usize = 64;
 
 /// One registration.
-pub(crate) struct Part {
+pub(crate) struct Registration {
     /// The address that the program registered, which identifies it.
     begin: u64,
     module: Module<'static>,
@@ -36,9 +36,9 @@ pub(crate) struct Part {
     _table: Vec<u8>,
 }
 
-impl Part {
+impl Registration {
     /// Copies what the program registers at `begin`; `None` if it is unusable. Outside the handler; makes system calls.
-    pub(crate) fn read(begin: u64) -> Option<Part> {
+    pub(crate) fn read(begin: u64) -> Option<Registration> {
         let copy = Registered::copy(begin, LONGEST, &mut |address, to| kernel::copy_own(address, to))?;
         let (range, count) = copy.extent()?;
         let table = compile::compile(copy.section(), 0, &[]).unwrap_or_default();
@@ -46,7 +46,7 @@ impl Part {
             return None;
         }
         let Section { bytes, address } = copy.section();
-        // SAFETY: both live on the heap, owned by the part, as long as its module.
+        // SAFETY: both live on the heap, owned by the registration, as long as its module.
         let (bytes, rows): (&'static [u8], &'static [u8]) =
             unsafe { (&*core::ptr::from_ref(bytes), &*core::ptr::from_ref(table.as_slice())) };
         let module = Module {
@@ -57,24 +57,24 @@ impl Part {
             ..Module::default()
         };
         let bytes = copy.bytes.len() + table.len();
-        Some(Part { begin, module, bytes, _eh_frame: copy.bytes, _table: table })
+        Some(Registration { begin, module, bytes, _eh_frame: copy.bytes, _table: table })
     }
 }
 
-/// Adjacent parts, sorted by first address; at least one. Immutable.
+/// Adjacent registrations, sorted by first address; at least one. Immutable.
 struct Run {
-    list: Box<[generated::Part]>,
-    parts: Vec<Arc<Part>>,
+    list: Box<[generated::Registration]>,
+    registrations: Vec<Arc<Registration>>,
 }
 
 impl Run {
-    fn new(parts: Vec<Arc<Part>>) -> Arc<Run> {
-        let list = listed(&parts, |part| {
-            // SAFETY: the part is kept alive next to the list.
-            let module: &'static Module<'static> = unsafe { &*core::ptr::from_ref(&part.module) };
+    fn new(registrations: Vec<Arc<Registration>>) -> Arc<Run> {
+        let list = listed(&registrations, |registration| {
+            // SAFETY: the registration is kept alive next to the list.
+            let module: &'static Module<'static> = unsafe { &*core::ptr::from_ref(&registration.module) };
             (module.start, module.end, module)
         });
-        Arc::new(Run { list, parts })
+        Arc::new(Run { list, registrations })
     }
 
     fn start(&self) -> u64 {
@@ -102,8 +102,9 @@ impl Published {
     fn new(runs: Vec<Arc<Run>>) -> Published {
         let list = listed(&runs, |run| {
             // SAFETY: the run is kept alive next to the list.
-            let parts: &'static [generated::Part] = unsafe { &*core::ptr::from_ref(&*run.list) };
-            (run.start(), run.reach(), parts)
+            let registrations: &'static [generated::Registration] =
+                unsafe { &*core::ptr::from_ref(&*run.list) };
+            (run.start(), run.reach(), registrations)
         });
         Published { list, runs }
     }
@@ -124,7 +125,7 @@ fn listed<P, T>(of: &[Arc<P>], describe: impl Fn(&P) -> (u64, u64, T)) -> Box<[F
 #[derive(Default)]
 pub(crate) struct Code {
     published: Arc<Published>,
-    /// (registered address, first code address) of each part, sorted.
+    /// (registered address, first code address) of each registration, sorted.
     starts: Vec<(u64, u64)>,
     bytes: usize,
 }
@@ -134,22 +135,23 @@ impl Code {
         &self.published
     }
 
-    /// Adds a part, replacing a registration at the same address, unless a limit is exceeded. Returns whether anything
-    /// has changed.
-    pub(crate) fn add(&mut self, part: Part) -> bool {
-        let has_removed = self.remove(part.begin);
-        if self.starts.len() >= MOST || self.bytes + part.bytes > MOST_BYTES {
+    /// Adds a registration, replacing one at the same address, unless a limit is exceeded. Returns whether anything has
+    /// changed.
+    pub(crate) fn add(&mut self, registration: Registration) -> bool {
+        let has_removed = self.remove(registration.begin);
+        if self.starts.len() >= MOST || self.bytes + registration.bytes > MOST_BYTES {
             return has_removed;
         }
-        let start = part.module.start;
-        self.starts.insert(self.index_of(part.begin), (part.begin, start));
-        self.bytes += part.bytes;
+        let start = registration.module.start;
+        self.starts.insert(self.index_of(registration.begin), (registration.begin, start));
+        self.bytes += registration.bytes;
         let mut runs = self.published.runs.clone();
         let index = runs.partition_point(|run| run.start() <= start).saturating_sub(1);
-        let mut parts = runs.get(index).map_or_else(Vec::new, |run| run.parts.clone());
-        parts.insert(parts.partition_point(|other| other.module.start <= start), Arc::new(part));
-        let later = if parts.len() > LONGEST_RUN { parts.split_off(parts.len() / 2) } else { Vec::new() };
-        let changed = [parts, later].into_iter().filter(|parts| !parts.is_empty()).map(Run::new);
+        let mut earlier = runs.get(index).map_or_else(Vec::new, |run| run.registrations.clone());
+        earlier.insert(earlier.partition_point(|other| other.module.start <= start), Arc::new(registration));
+        let later =
+            if earlier.len() > LONGEST_RUN { earlier.split_off(earlier.len() / 2) } else { Vec::new() };
+        let changed = [earlier, later].into_iter().filter(|run| !run.is_empty()).map(Run::new);
         runs.splice(index..runs.len().min(index + 1), changed);
         self.published = Arc::new(Published::new(runs));
         true
@@ -163,16 +165,16 @@ impl Code {
         }
         let (_, start) = self.starts.remove(index);
         let mut runs = self.published.runs.clone();
-        // Parts with equal starts may be in several runs.
+        // Registrations with equal starts may be in several runs.
         let end = runs.partition_point(|run| run.start() <= start);
         let found = runs[..end].iter().enumerate().rev().find_map(|(index, run)| {
-            let at = run.parts.iter().position(|part| part.begin == begin)?;
+            let at = run.registrations.iter().position(|other| other.begin == begin)?;
             Some((index, at))
         });
         if let Some((index, at)) = found {
-            let mut parts = runs[index].parts.clone();
-            self.bytes -= parts.remove(at).bytes;
-            let rest = Some(parts).filter(|parts| !parts.is_empty()).map(Run::new);
+            let mut registrations = runs[index].registrations.clone();
+            self.bytes -= registrations.remove(at).bytes;
+            let rest = Some(registrations).filter(|run| !run.is_empty()).map(Run::new);
             runs.splice(index..=index, rest);
         }
         self.published = Arc::new(Published::new(runs));

@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use selfwind_profile::events::{Events, Part};
+use selfwind_profile::events::{EventCount, Events};
 use selfwind_profile::file_name::base_name;
 use selfwind_profile::interpreted;
 use selfwind_profile::mapped_memory::mark_name;
@@ -213,7 +213,7 @@ impl Live {
     pub(crate) fn counted(&mut self, sample: &Sample, events: &Events) -> Vec<LiveSample> {
         let user = self.locate(sample);
         let mut counted = Vec::new();
-        events.parts(sample, |Part { ns, event, weight, kernel, .. }| {
+        events.counts(sample, |EventCount { ns, event, weight, kernel, .. }| {
             counted.push(LiveSample { ns, event, weight, stack: self.on_top(kernel, &user) });
         });
         counted

@@ -1,13 +1,13 @@
 //! Generated code with registered call frame information, as walks look it up.
 //!
 //! The lists are published with the modules and immutable. Their contents come from the program, so they are untrusted:
-//! parts may overlap, all of them if need be.
+//! registrations may overlap, all of them if need be.
 
 use core::sync::atomic::{AtomicBool, Ordering};
 
 use unwind::Module;
 
-/// Maximum number of parts, and of runs, examined for one address.
+/// Maximum number of registrations, and of runs, examined for one address.
 const LOOKS: usize = 16;
 
 /// The program has deregistered something that could not be removed from the lists.
@@ -25,16 +25,16 @@ pub struct From<T> {
 }
 
 /// The rules of one registration.
-pub type Part = From<&'static Module<'static>>;
-/// Adjacent parts: a change copies one run, and the list of runs.
-pub type Run = From<&'static [Part]>;
+pub type Registration = From<&'static Module<'static>>;
+/// Adjacent registrations: a change copies one run, and the list of runs.
+pub type Run = From<&'static [Registration]>;
 
 /// Invalidates all lists, including later ones.
 pub fn set_outdated() {
     OUTDATED.store(true, Ordering::Relaxed);
 }
 
-/// The part with a rule for `address`.
+/// The registration with a rule for `address`.
 #[inline]
 pub(crate) fn find(runs: &[Run], address: u64) -> Option<&'static Module<'static>> {
     if runs.is_empty() { None } else { search(runs, address) }
@@ -45,8 +45,8 @@ fn search(runs: &[Run], address: u64) -> Option<&'static Module<'static>> {
     if OUTDATED.load(Ordering::Relaxed) {
         return None;
     }
-    let parts = reaching(runs, address).flat_map(|run| reaching(run.what, address));
-    parts.take(LOOKS).map(|part| part.what).find(|module| module.covers(address))
+    let registrations = reaching(runs, address).flat_map(|run| reaching(run.what, address));
+    registrations.take(LOOKS).map(|registration| registration.what).find(|module| module.covers(address))
 }
 
 /// The elements of a list that may contain `address`, nearest first.

@@ -9,7 +9,7 @@ use handler::activity::Active;
 use handler::generated;
 
 use super::real::own_recording;
-use crate::generated::Part;
+use crate::generated::Registration;
 use crate::modules;
 use crate::symbols::Real;
 
@@ -25,9 +25,9 @@ pub(crate) unsafe extern "C" fn __register_frame(begin: *const c_void) {
         return;
     }
     if let Some(_active) = Active::enter()
-        && let Some(part) = Part::read(begin as u64)
+        && let Some(registration) = Registration::read(begin as u64)
     {
-        modules::change_generated(|code| code.add(part));
+        modules::change_generated(|code| code.add(registration));
     }
 }
 

@@ -2,7 +2,7 @@
 //!
 //! A recording has the events of its clock (one, or those of a list `perf:...`), and those of its other sources: allocations and
 //! mappings have four values, waits for locks three. Weights of different events have different units and are never added up.
-//! What a source counts is defined here, in `Events::add` and `Events::parts`, and nowhere else.
+//! What a source counts is defined here, in `Events::add` and `Events::counts`, and nowhere else.
 
 use crate::heap::{self, ALLOCATION, Heap, HeapValue};
 use crate::locks::{self, LOCK, LockValue};
@@ -34,7 +34,7 @@ pub struct Events {
 
 /// What a sample counts for one event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Part<'a> {
+pub struct EventCount<'a> {
     /// When it happened.
     pub ns: u64,
     /// Index of the event.
@@ -189,7 +189,7 @@ impl Events {
 
     /// Calls `each` with everything that a sample counts.
     #[inline]
-    pub fn parts<'a>(&self, sample: &'a Sample, mut each: impl FnMut(Part<'a>)) {
+    pub fn counts<'a>(&self, sample: &'a Sample, mut each: impl FnMut(EventCount<'a>)) {
         let first = self.first_of(sample.source);
         if let (Some(first), ALLOCATION) = (first, sample.source) {
             let [objects, bytes, live_objects, live_bytes] = self.heap.values(sample);
@@ -202,7 +202,7 @@ impl Events {
             ];
             for (place, (weight, samples)) in (first..).zip(counts) {
                 if weight != 0 {
-                    each(Part { ns: sample.ns, event: place as u8, samples, weight, kernel: &[] });
+                    each(EventCount { ns: sample.ns, event: place as u8, samples, weight, kernel: &[] });
                 }
             }
             return;
@@ -212,7 +212,7 @@ impl Events {
             for (place, weight) in
                 (first..).zip(self.mapped.values(sample)).filter(|(_, weight)| *weight != 0)
             {
-                each(Part { ns: sample.ns, event: place as u8, samples: 1, weight, kernel });
+                each(EventCount { ns: sample.ns, event: place as u8, samples: 1, weight, kernel });
             }
             return;
         }
@@ -220,7 +220,7 @@ impl Events {
             // The thread that ended the wait counts its duration once the two are joined.
             let values = locks::values(sample, self.mean_wait_ns);
             for (place, weight) in (first..).zip(values.into_iter().flatten()) {
-                each(Part { ns: sample.ns, event: place as u8, samples: 1, weight, kernel: &[] });
+                each(EventCount { ns: sample.ns, event: place as u8, samples: 1, weight, kernel: &[] });
             }
             return;
         }
@@ -228,7 +228,7 @@ impl Events {
         for SamplePart { ns, weight, event, kernel } in sample.parts() {
             if let (Some(wall), true) = (self.wall.filter(|_| self.counts_time(event)), is_of_clock) {
                 let weight = u64::from(weight) * self.period_ns / 1000;
-                each(Part { ns, event: wall as u8, samples: 1, weight, kernel });
+                each(EventCount { ns, event: wall as u8, samples: 1, weight, kernel });
                 if self.of_clock == 0 {
                     continue;
                 }
@@ -240,7 +240,7 @@ impl Events {
                 None => self.measures.len(),
             };
             let event = place.min(self.measures.len()).min(u8::MAX.into()) as u8;
-            each(Part { ns, event, samples: 1, weight: weight.into(), kernel });
+            each(EventCount { ns, event, samples: 1, weight: weight.into(), kernel });
         }
     }
 }
@@ -302,10 +302,10 @@ mod tests {
         Events::new(&session, [("cpu", 10_000_000)].into_iter())
     }
 
-    fn parts(events: &Events, sample: &Sample) -> Vec<(u8, u64)> {
-        let mut parts = Vec::new();
-        events.parts(sample, |part| parts.push((part.event, part.weight)));
-        parts
+    fn counts(events: &Events, sample: &Sample) -> Vec<(u8, u64)> {
+        let mut counts = Vec::new();
+        events.counts(sample, |count| counts.push((count.event, count.weight)));
+        counts
     }
 
     #[test]
@@ -332,23 +332,23 @@ mod tests {
     fn samples_count_at_the_events_of_their_source() {
         let both = events("cpu,alloc:all");
         let tick = Sample { source: 2, weight: 3, ..Sample::default() };
-        assert_eq!(parts(&both, &tick), [(0, 3)]);
+        assert_eq!(counts(&both, &tick), [(0, 3)]);
         let nonce = AllocationNonce::new(64, 9).0;
         let block = Sample { source: ALLOCATION, weight: 1, nonce, ..Sample::default() };
-        assert_eq!(parts(&both, &block), [(1, 1), (2, 64)]);
+        assert_eq!(counts(&both, &block), [(1, 1), (2, 64)]);
         assert!(both.is_of_clock(&tick) && !both.is_of_clock(&block));
         let mapped = events("cpu,mmap");
         let nonce = shm_format::MappingNonce::new(5000, shm_format::MappingKind::Anonymous, 9).0;
         let mapping = Sample { source: MAPPING, weight: 1, nonce, ..Sample::default() };
-        assert_eq!(parts(&mapped, &mapping), [(1, 1), (2, 8192)]);
-        assert_eq!(parts(&both, &mapping), [(5, 1)]);
+        assert_eq!(counts(&mapped, &mapping), [(1, 1), (2, 8192)]);
+        assert_eq!(counts(&both, &mapping), [(5, 1)]);
         let locks = events("cpu,lock:all");
         let wait = Sample { source: LOCK, weight: 1, nonce: LockNonce::wait(1600, 3).0, ..Sample::default() };
-        assert_eq!(parts(&locks, &wait), [(1, 1), (2, 1600)]);
-        assert_eq!(parts(&locks, &Sample { nonce: LockNonce::holder(3).0, ..wait }), []);
+        assert_eq!(counts(&locks, &wait), [(1, 1), (2, 1600)]);
+        assert_eq!(counts(&locks, &Sample { nonce: LockNonce::holder(3).0, ..wait }), []);
         // Samples of unknown sources are added to no other event.
-        assert_eq!(parts(&events("alloc:all"), &tick), [(4, 3)]);
-        assert_eq!(parts(&events("cpu"), &block), [(1, 1)]);
+        assert_eq!(counts(&events("alloc:all"), &tick), [(4, 3)]);
+        assert_eq!(counts(&events("cpu"), &block), [(1, 1)]);
     }
 
     #[test]
@@ -356,12 +356,12 @@ mod tests {
         let tick = Sample { source: 2, weight: 3, ..Sample::default() };
         let wait = Sample { source: WALL_SOURCE, weight: 70, ..Sample::default() };
         // Periods of 10 ms, in microseconds.
-        assert_eq!(parts(&events("wall"), &tick), [(0, 30_000)]);
-        assert_eq!(parts(&events("wall"), &wait), [(0, 70)]);
-        assert_eq!(parts(&events("cpu,wall"), &tick), [(1, 30_000), (0, 3)]);
-        assert_eq!(parts(&events("cpu,wall"), &wait), [(1, 70)]);
+        assert_eq!(counts(&events("wall"), &tick), [(0, 30_000)]);
+        assert_eq!(counts(&events("wall"), &wait), [(0, 70)]);
+        assert_eq!(counts(&events("cpu,wall"), &tick), [(1, 30_000), (0, 3)]);
+        assert_eq!(counts(&events("cpu,wall"), &wait), [(1, 70)]);
         // Faults are no time.
-        assert_eq!(parts(&events("perf:faults,wall"), &tick), [(0, 3)]);
+        assert_eq!(counts(&events("perf:faults,wall"), &tick), [(0, 3)]);
     }
 
     #[test]

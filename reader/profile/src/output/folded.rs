@@ -218,9 +218,9 @@ impl Stacks for Texts<'_> {
     }
 }
 
-/// Remaining work on a tree: the line that ends in a node, or the lines through it.
+/// Lines yet to be written: the line that ends in a node, or those that end below it.
 #[derive(Clone, Copy)]
-enum Part {
+enum Lines {
     Own(u32),
     Below(u32),
 }
@@ -241,41 +241,41 @@ pub(super) fn fold(
     let own =
         |node: u32| tree.node(node).total - shown(node).map(|child| tree.node(child).total).sum::<u64>();
     // Compare the bytes of the lines, in which a longer stack continues with a `;`.
-    let bytes = |part: &Part| {
-        let (node, more) = match *part {
-            Part::Own(node) => (node, None),
-            Part::Below(node) => (node, Some(&b';')),
+    let bytes = |lines: &Lines| {
+        let (node, more) = match *lines {
+            Lines::Own(node) => (node, None),
+            Lines::Below(node) => (node, Some(&b';')),
         };
         texts.text(tree.node(node).label).as_bytes().iter().chain(more)
     };
-    let order = |a: &Part, b: &Part| -> Ordering { bytes(a).cmp(bytes(b)) };
+    let order = |a: &Lines, b: &Lines| -> Ordering { bytes(a).cmp(bytes(b)) };
     let mut text = String::new();
-    // A stack of remaining work, with the length of the text before each item.
-    let mut pending = vec![(0, Part::Below(0))];
-    while let Some((len, part)) = pending.pop() {
+    // A stack of lines yet to be written, with the length of the text before each item.
+    let mut pending = vec![(0, Lines::Below(0))];
+    while let Some((len, lines)) = pending.pop() {
         text.truncate(len);
-        let (Part::Own(node) | Part::Below(node)) = part;
+        let (Lines::Own(node) | Lines::Below(node)) = lines;
         if node > 0 {
             text.push_str(texts.text(tree.node(node).label));
         }
-        if let Part::Own(_) = part {
+        if let Lines::Own(_) = lines {
             line(&text, own(node))?;
             continue;
         }
         if node > 0 {
             text.push(';');
         }
-        let mut parts: Vec<Part> = Vec::new();
+        let mut below: Vec<Lines> = Vec::new();
         for child in shown(node) {
             if own(child) > 0 {
-                parts.push(Part::Own(child));
+                below.push(Lines::Own(child));
             }
             if shown(child).next().is_some() {
-                parts.push(Part::Below(child));
+                below.push(Lines::Below(child));
             }
         }
-        parts.sort_unstable_by(|a, b| order(b, a));
-        pending.extend(parts.into_iter().map(|part| (text.len(), part)));
+        below.sort_unstable_by(|a, b| order(b, a));
+        pending.extend(below.into_iter().map(|lines| (text.len(), lines)));
     }
     Ok(())
 }

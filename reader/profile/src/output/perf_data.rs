@@ -17,7 +17,7 @@ use unwind::Frame;
 
 use self::record::{Body, Kind, Trailer, misc};
 use super::description::{Description, Writer};
-use crate::events::{Events, NoSuchEvent, Part, UNCLAIMED, place_of};
+use crate::events::{EventCount, Events, NoSuchEvent, UNCLAIMED, place_of};
 use crate::measure::Measure;
 use crate::profile::{self, LossFinder, Totals};
 use crate::profile_file::{
@@ -116,7 +116,7 @@ impl Recording {
         let tail = ProfileReader::open(path)?.for_each_sample(|SampleRef { sample, frames, .. }| {
             recording.in_kernel |= sample.kernel.iter().any(|kernel| !kernel.frames.is_empty());
             tally.sample(sample, frames.len());
-            recording.events.parts(sample, |part| unclaimed |= usize::from(part.event) >= claimed);
+            recording.events.counts(sample, |count| unclaimed |= usize::from(count.event) >= claimed);
         })?;
         recording.measures = recording.events.measures().to_vec();
         recording.measures.extend(unclaimed.then(|| UNCLAIMED.clone()));
@@ -288,14 +288,14 @@ impl Records<'_> {
         let pid = self.pid(sample.process);
         // The address of each call, not of its return, which may be in the next function.
         let address = |&word: &u64| Frame::from_bits(word).lookup_address();
-        let mut parts = Vec::new();
+        let mut counts = Vec::new();
         let chosen = self.recording.chosen;
-        self.recording.events.parts(sample, |part| match chosen {
-            None => parts.push(part),
-            Some(event) if event == part.event => parts.push(Part { event: 0, ..part }),
+        self.recording.events.counts(sample, |count| match chosen {
+            None => counts.push(count),
+            Some(event) if event == count.event => counts.push(EventCount { event: 0, ..count }),
             Some(_) => {}
         });
-        for Part { ns, event, weight, kernel, .. } in parts {
+        for EventCount { ns, event, weight, kernel, .. } in counts {
             // A mark is not an address.
             let kernel = match kernel {
                 [mark, kernel @ ..] if *mark >= WALL_MARKS => kernel,

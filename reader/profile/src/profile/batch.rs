@@ -10,7 +10,7 @@ use super::stacks::{Digest, RawStack};
 /// Number of samples in a batch.
 const HANDFUL: usize = 1024;
 
-/// A part of a sample in a batch.
+/// What a sample counts for one event, with its stack, in a batch.
 #[derive(Debug)]
 pub(super) struct PendingSample {
     pub(super) ns: u64,
@@ -28,7 +28,7 @@ pub(super) struct PendingSample {
     frames: Range<usize>,
 }
 
-/// Time, thread, event and weight of a part of a sample.
+/// Time, event and weight of what a sample counts for one event.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct What {
     pub(super) ns: u64,
@@ -43,13 +43,13 @@ pub(super) struct What {
 /// A batch of samples.
 #[derive(Debug, Default)]
 pub(super) struct Batch {
-    pub(super) parts: Vec<PendingSample>,
+    pub(super) pending: Vec<PendingSample>,
     /// The words of their stacks.
     words: Vec<u64>,
 }
 
 impl Batch {
-    /// Adds a part of a sample.
+    /// Adds what a sample counts for one event.
     pub(super) fn push(&mut self, what: What, stack: &RawStack<'_>, digest: Digest<3>) {
         let What { ns, event, fields, samples, weight } = what;
         let mut keep = |words: &[u64]| {
@@ -59,7 +59,7 @@ impl Batch {
         };
         let (kernel, frames) = (keep(stack.kernel), keep(stack.frames));
         let &RawStack { thread, process, epoch, layout, end, .. } = stack;
-        self.parts.push(PendingSample {
+        self.pending.push(PendingSample {
             ns,
             samples,
             weight,
@@ -77,18 +77,18 @@ impl Batch {
     }
 
     pub(super) fn is_full(&self) -> bool {
-        self.parts.len() >= HANDFUL
+        self.pending.len() >= HANDFUL
     }
 
-    /// The stack of a part.
-    pub(super) fn stack(&self, part: &PendingSample) -> RawStack<'_> {
-        let &PendingSample { thread, process, epoch, layout, end, .. } = part;
-        let (kernel, frames) = (&self.words[part.kernel.clone()], &self.words[part.frames.clone()]);
+    /// The stack of a sample in the batch.
+    pub(super) fn stack(&self, pending: &PendingSample) -> RawStack<'_> {
+        let &PendingSample { thread, process, epoch, layout, end, .. } = pending;
+        let (kernel, frames) = (&self.words[pending.kernel.clone()], &self.words[pending.frames.clone()]);
         RawStack { thread, process, epoch, layout, end, kernel, frames }
     }
 
     pub(super) fn clear(&mut self) {
-        self.parts.clear();
+        self.pending.clear();
         self.words.clear();
     }
 }

@@ -401,19 +401,19 @@ impl Loader {
             pairs,
             ..
         } = self;
-        let mut keys = Vec::with_capacity(batch.parts.len());
-        for parts in batch.parts.chunks(TOGETHER) {
+        let mut keys = Vec::with_capacity(batch.pending.len());
+        for chunk in batch.pending.chunks(TOGETHER) {
             found.clear();
-            found.extend(parts.iter().map(|part| recent.get(&part.digest)));
-            for (part, known) in parts.iter().zip(&*found) {
+            found.extend(chunk.iter().map(|pending| recent.get(&pending.digest)));
+            for (pending, known) in chunk.iter().zip(&*found) {
                 let find = || {
                     Resolver { resolved, profile, generated, interpreted, kernel, histories }
-                        .stack(&batch.stack(part))
+                        .stack(&batch.stack(pending))
                 };
-                let stack = known.unwrap_or_else(|| recent.number(part.digest, find));
-                let &PendingSample { ns, samples, weight, event, fields, thread, .. } = part;
+                let stack = known.unwrap_or_else(|| recent.number(pending.digest, find));
+                let &PendingSample { ns, samples, weight, event, fields, thread, .. } = pending;
                 if event == PAIR {
-                    // The part before it belongs to the holder.
+                    // The count before it is the holder's.
                     if let Some(Counted { key: Key { stack: holder, .. }, .. }) = keys.last() {
                         let sum = pairs.entry((stack, *holder)).or_default();
                         *sum = (sum.0 + 1, sum.1 + weight);

@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use super::batch::{Batch, What};
 use super::stacks::{Digest, RawStack, RunningDigest, Secret};
 use super::{Process, Thread};
-use crate::events::{Events, Part};
+use crate::events::{EventCount, Events};
 use crate::locks::Joiner;
 use crate::mappings::History;
 use crate::profile_file::{ProcessInfo, SampleRef};
@@ -63,7 +63,7 @@ pub(super) struct SampleReader<'a> {
     pub(super) batch: Batch,
 }
 
-/// Marks a part as the waiting stack that belongs to the holder's part before it. It has no weight.
+/// Marks a count whose stack is that of the waiting thread: the count before it is the holder's. It has no weight.
 pub(super) const PAIR: u8 = u8::MAX;
 
 /// A lock sample, kept until its counterpart arrives.
@@ -122,7 +122,7 @@ impl<'a> SampleReader<'a> {
         let carried = sample.fields.as_deref();
         let fields = carried.map_or(0, |carried| self.tracepoints.number(sample.process, carried));
         let (events, digest, batch) = (self.events, &self.digest, &mut self.batch);
-        events.parts(sample, |Part { ns, event, samples, weight, kernel }| {
+        events.counts(sample, |EventCount { ns, event, samples, weight, kernel }| {
             let raw = RawStack { thread, process, epoch, layout, end: sample.end, kernel, frames };
             batch.push(What { ns, event, fields, samples, weight }, &raw, digest.of(&raw));
         });

@@ -121,28 +121,28 @@ struct Grower<'s, 'p> {
     direction: Direction,
     paths: Paths,
     nodes: &'s mut Vec<Node>,
-    /// Index in `parts` of each label seen in the node being grown.
-    part_of: &'s mut [u32],
-    parts: Vec<Part>,
+    /// Index in `children` of each label seen in the node being grown.
+    child_of: &'s mut [u32],
+    children: Vec<Child>,
 }
 
 /// Passes positions to its second argument.
 type Each<'a> = dyn Fn(&Grower<'_, '_>, &mut dyn FnMut(Position)) -> u64 + 'a;
 
-/// The positions that follow a node, with one label.
-struct Part {
+/// A child of the node being grown: the positions that follow that node with one label.
+struct Child {
     label: u32,
     total: u64,
     frame_pointer: u64,
     guessed: u64,
-    /// The new node.
+    /// Its node; `NONE` unless it is heavy enough to get one.
     node: u32,
     positions: Vec<Position>,
 }
 
-impl Part {
+impl Child {
     fn new(label: u32) -> Self {
-        Part { label, total: 0, frame_pointer: 0, guessed: 0, node: NONE, positions: Vec::new() }
+        Child { label, total: 0, frame_pointer: 0, guessed: 0, node: NONE, positions: Vec::new() }
     }
 
     fn add(&mut self, found_by: FoundBy, weight: u64) {
@@ -206,45 +206,45 @@ impl Grower<'_, '_> {
 
     /// Creates the children of `parent` that weigh at least `least`. `each` calls its second argument with the positions
     /// that follow `parent`, ascending, and returns the weight of stacks that end in it.
-    fn part(&mut self, parent: u32, least: u64, each: &Each<'_>) -> Vec<Grown> {
-        let mut parts = std::mem::take(&mut self.parts);
-        let part_of = std::mem::take(&mut self.part_of);
+    fn expand(&mut self, parent: u32, least: u64, each: &Each<'_>) -> Vec<Grown> {
+        let mut children = std::mem::take(&mut self.children);
+        let child_of = std::mem::take(&mut self.child_of);
         let own = each(self, &mut |position| {
             let Some(Step { label, found_by }) = self.step(position) else { return };
-            let known = &mut part_of[label as usize];
+            let known = &mut child_of[label as usize];
             if *known == NONE {
-                *known = parts.len() as u32;
-                parts.push(Part::new(label));
+                *known = children.len() as u32;
+                children.push(Child::new(label));
             }
-            parts[*known as usize].add(found_by, position.weight);
+            children[*known as usize].add(found_by, position.weight);
         });
         self.nodes[parent as usize].own += own;
-        for part in parts.iter_mut().filter(|part| part.total >= least) {
-            part.node = self.nodes.len() as u32;
-            let &mut Part { label, total, frame_pointer, guessed, .. } = part;
+        for child in children.iter_mut().filter(|child| child.total >= least) {
+            child.node = self.nodes.len() as u32;
+            let &mut Child { label, total, frame_pointer, guessed, .. } = child;
             let mut node = Node::new(label, parent);
             (node.total, node.frame_pointer, node.guessed) = (total, frame_pointer, guessed);
             self.nodes.push(node);
         }
         each(self, &mut |position| {
             let Some(Step { label, .. }) = self.step(position) else { return };
-            let part = &mut parts[part_of[label as usize] as usize];
-            if part.node == NONE {
+            let child = &mut children[child_of[label as usize] as usize];
+            if child.node == NONE {
                 return;
             }
-            match part.positions.last_mut() {
+            match child.positions.last_mut() {
                 // Stacks with the same callers are merged from here on.
                 Some(last) if (last.at, last.passed) == (position.at, position.passed) => {
                     last.weight += position.weight;
                 }
-                _ => part.positions.push(position),
+                _ => child.positions.push(position),
             }
         });
-        parts.iter().for_each(|part| part_of[part.label as usize] = NONE);
-        let heavy = parts.drain(..).filter(|part| part.node != NONE);
+        children.iter().for_each(|child| child_of[child.label as usize] = NONE);
+        let heavy = children.drain(..).filter(|child| child.node != NONE);
         let grown =
-            heavy.map(|Part { total, node, positions, .. }| Grown { total, node, positions }).collect();
-        (self.parts, self.part_of) = (parts, part_of);
+            heavy.map(|Child { total, node, positions, .. }| Grown { total, node, positions }).collect();
+        (self.children, self.child_of) = (children, child_of);
         grown
     }
 
@@ -259,7 +259,7 @@ impl Grower<'_, '_> {
             Growth::Heaviest(most) => (0, most),
         };
         let start = self.paths.start(self.direction);
-        let first = self.part(root, least, &|_, visit| {
+        let first = self.expand(root, least, &|_, visit| {
             start.iter().for_each(|&position| visit(position));
             0
         });
@@ -267,7 +267,7 @@ impl Grower<'_, '_> {
         let mut pending = BinaryHeap::from(first);
         for _ in 0..most {
             let Some(Grown { node, positions, .. }) = pending.pop() else { break };
-            pending.extend(self.part(node, least, &|grower, visit| {
+            pending.extend(self.expand(node, least, &|grower, visit| {
                 positions.iter().map(|&position| grower.next(position, visit)).sum()
             }));
         }
@@ -318,7 +318,7 @@ impl Selection<'_> {
             return CallTree::new(self, direction, self.headings());
         }
         let mut nodes = vec![Node::new(ALL, 0)];
-        let mut part_of = vec![NONE; self.labels.len()];
+        let mut child_of = vec![NONE; self.labels.len()];
         let end = |chosen: &Chosen| self.profile.stacks[chosen.stack as usize].end;
         // Stacks with another end are above another mark.
         let apart = |a: &Chosen, b: &Chosen| direction == Direction::Callees && end(a) != end(b);
@@ -339,9 +339,9 @@ impl Selection<'_> {
             }
             nodes[0].total += weight;
             let paths = Paths::new(self, stacks, direction);
-            let parts = Vec::new();
-            let (nodes, part_of) = (&mut nodes, &mut part_of);
-            Grower { selection: self, direction, paths, nodes, part_of, parts }.grow(root, growth);
+            let children = Vec::new();
+            let (nodes, child_of) = (&mut nodes, &mut child_of);
+            Grower { selection: self, direction, paths, nodes, child_of, children }.grow(root, growth);
         }
         CallTree::of(nodes, self)
     }

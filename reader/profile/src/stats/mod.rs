@@ -344,9 +344,9 @@ impl Tally {
         };
         let main = self.events.main();
         let mut main_weight = 0;
-        self.events.parts(sample, |part| {
-            weigh(&mut self.weights, part.event, part.samples, part.weight);
-            main_weight += if usize::from(part.event) == main { part.weight } else { 0 };
+        self.events.counts(sample, |counted| {
+            weigh(&mut self.weights, counted.event, counted.samples, counted.weight);
+            main_weight += if usize::from(counted.event) == main { counted.weight } else { 0 };
         });
         if self.events.is_of_locks(sample) {
             self.at_lock(sample);

@@ -1,6 +1,6 @@
 //! Finds ELF files below a directory by build-id, if they are not found by path.
 //!
-//! A tree is walked only as far as necessary, and only once: the files on the way are remembered. Symbolic links are not
+//! A tree is traversed only as far as necessary, and only once: the files on the way are remembered. Symbolic links are not
 //! followed.
 
 use std::collections::HashMap;
@@ -19,11 +19,12 @@ const KERNEL_TREES: [i64; 3] = [0x9fa0, 0x6265_6572, 0x6367_7270];
 /// A directory and what was found below it.
 #[derive(Debug)]
 pub struct FileTree {
-    walk: Mutex<Walk>,
+    traversal: Mutex<Traversal>,
 }
 
+/// A traversal that can be continued.
 #[derive(Debug)]
-struct Walk {
+struct Traversal {
     /// Directories not yet read.
     ahead: Vec<PathBuf>,
     /// The files of the directory read last, in reverse order.
@@ -35,23 +36,24 @@ struct Walk {
 impl FileTree {
     /// A tree of which nothing has been read.
     pub fn new(root: PathBuf) -> Self {
-        let walk = Walk { ahead: vec![root], files: Vec::new(), by_id: HashMap::new(), looked_at: 0 };
-        FileTree { walk: Mutex::new(walk) }
+        let traversal =
+            Traversal { ahead: vec![root], files: Vec::new(), by_id: HashMap::new(), looked_at: 0 };
+        FileTree { traversal: Mutex::new(traversal) }
     }
 
     /// The first file with this build-id for which `accept` returns something.
     pub(super) fn find<T>(&self, id: &[u8], mut accept: impl FnMut(Image) -> Option<T>) -> Option<T> {
-        let mut walk = self.walk.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-        let known = walk.by_id.get(id).cloned().unwrap_or_default();
+        let mut traversal = self.traversal.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let known = traversal.by_id.get(id).cloned().unwrap_or_default();
         let open = |path: &Path| Image::open(path).ok().filter(|image| build_id(image.bytes()) == Some(id));
         if let Some(found) = known.iter().find_map(|path| accept(open(path)?)) {
             return Some(found);
         }
-        while let Some(path) = walk.next() {
+        while let Some(path) = traversal.next() {
             let Some(image) = elf(&path) else { continue };
             let Some(found) = build_id(image.bytes()) else { continue };
             let wanted = found == id;
-            walk.by_id.entry(found.to_vec()).or_default().push(path);
+            traversal.by_id.entry(found.to_vec()).or_default().push(path);
             if wanted && let Some(found) = accept(image) {
                 return Some(found);
             }
@@ -61,12 +63,12 @@ impl FileTree {
 
     /// True if it is too large to be searched completely.
     pub fn is_cut(&self) -> bool {
-        let walk = self.walk.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-        walk.looked_at >= MOST_FILES
+        let traversal = self.traversal.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        traversal.looked_at >= MOST_FILES
     }
 }
 
-impl Walk {
+impl Traversal {
     /// The next file.
     fn next(&mut self) -> Option<PathBuf> {
         loop {
