@@ -12,8 +12,8 @@ use crate::kernel::{self, Errno, File};
 static HANDED_FD: AtomicPtr<AtomicU64> = AtomicPtr::new(core::ptr::null_mut());
 
 /// Sets the word that the recorder reads; it must stay mapped.
-pub(crate) fn publish_at(place: &'static AtomicU64) {
-    HANDED_FD.store(core::ptr::from_ref(place).cast_mut(), Ordering::Release);
+pub(crate) fn publish_at(word: &'static AtomicU64) {
+    HANDED_FD.store(core::ptr::from_ref(word).cast_mut(), Ordering::Release);
 }
 
 /// Control message with one descriptor (`struct cmsghdr` and an `int`).
@@ -31,7 +31,7 @@ pub(crate) fn receive() -> Result<File, Errno> {
     /// Receive timeout. The recorder polls every half millisecond, unless it has been killed.
     static PATIENCE: libc::timeval = libc::timeval { tv_sec: 5, tv_usec: 0 };
     // SAFETY: only ever set to a word that stays mapped.
-    let place = unsafe { HANDED_FD.load(Ordering::Acquire).as_ref() }.ok_or(Errno(libc::ENOENT))?;
+    let word = unsafe { HANDED_FD.load(Ordering::Acquire).as_ref() }.ok_or(Errno(libc::ENOENT))?;
     let mut pair = [0i32; 2];
     let kind = (libc::SOCK_DGRAM | libc::SOCK_CLOEXEC) as usize;
     let arguments = [libc::AF_UNIX as usize, kind, 0, pair.as_mut_ptr() as usize, 0, 0];
@@ -48,9 +48,9 @@ pub(crate) fn receive() -> Result<File, Errno> {
     ];
     // SAFETY: the kernel reads one `timeval`.
     unsafe { kernel::call(libc::SYS_setsockopt, arguments) }?;
-    place.store(other.descriptor() as u64 + 1, Ordering::Release);
+    word.store(other.descriptor() as u64 + 1, Ordering::Release);
     let received = message(&own);
-    place.store(0, Ordering::Release);
+    word.store(0, Ordering::Release);
     received
 }
 

@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn places_in_files_are_addresses_in_their_segments() {
+    fn file_offsets_are_addresses_in_their_segments() {
         let segment = Segment { address: 0x1_2000, bytes: 0x1000, file_offset: 0x800, flags: 5 };
         let object = Known {
             start: 0x1_0000,

@@ -18,9 +18,9 @@ use serde_json::Value;
 const SELFWIND: &str = env!("CARGO_BIN_EXE_selfwind");
 
 /// A directory of one test: its outputs, its sessions, its programs.
-struct Place(PathBuf);
+struct Scratch(PathBuf);
 
-impl Place {
+impl Scratch {
     fn new(name: &str) -> Self {
         let path = std::env::temp_dir().join(format!("selfwind-record-{name}-{}", std::process::id()));
         let _ = fs::remove_dir_all(&path);
@@ -80,7 +80,7 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for Scratch {
     fn drop(&mut self) {
         let _ = fs::remove_dir_all(&self.0);
     }
@@ -114,7 +114,7 @@ fn wait_until(what: &str, mut done: impl FnMut() -> bool) {
     }
 }
 
-/// The process id that a target wrote to a file of the place.
+/// The process id that a target wrote to a file in the directory.
 fn pid_in(path: &Path) -> Pid {
     wait_until("process id", || fs::read_to_string(path).is_ok_and(|text| text.ends_with('\n')));
     Pid::from_raw(fs::read_to_string(path).unwrap().trim().parse().unwrap())
@@ -122,13 +122,13 @@ fn pid_in(path: &Path) -> Pid {
 
 #[test]
 fn the_exit_status_is_that_of_the_command() {
-    let place = Place::new("status");
-    fs::write(place.path("plain"), "no program").unwrap();
+    let scratch = Scratch::new("status");
+    fs::write(scratch.path("plain"), "no program").unwrap();
     let mut elf = vec![0u8; 120];
     elf[..6].copy_from_slice(b"\x7fELF\x02\x01");
     (elf[18], elf[32], elf[54], elf[56], elf[64]) = (62, 64, 56, 1, 1);
-    fs::write(place.path("static"), elf).unwrap();
-    fs::set_permissions(place.path("static"), fs::Permissions::from_mode(0o755)).unwrap();
+    fs::write(scratch.path("static"), elf).unwrap();
+    fs::set_permissions(scratch.path("static"), fs::Permissions::from_mode(0o755)).unwrap();
     for (command, status, message) in [
         // A sample or none, by chance.
         (&["true"][..], 0, " sample"),
@@ -143,19 +143,19 @@ fn the_exit_status_is_that_of_the_command() {
         (&["-e", "moonlight", "true"], 125, "auto, cpu, itimer"),
         (&["--no-such-flag", "true"], 125, "--no-such-flag"),
     ] {
-        let output = place.run(&[&["record"], command].concat());
+        let output = scratch.run(&[&["record"], command].concat());
         let stderr = text(&output.stderr);
         assert_eq!(output.status.code(), Some(status), "{command:?}: {stderr}");
         assert!(stderr.contains(message), "{command:?}: {stderr}");
         assert!(output.stdout.is_empty());
-        assert_eq!(place.sessions(), 0, "{command:?} left a session behind");
+        assert_eq!(scratch.sessions(), 0, "{command:?} left a session behind");
     }
 }
 
 #[test]
 fn stdin_stdout_and_arguments_pass_through() {
-    let place = Place::new("through");
-    let mut child = place
+    let scratch = Scratch::new("through");
+    let mut child = scratch
         .selfwind(&["record", "--", "sh", "-c", "cat; echo \"$@\"", "sh", "-F", "--", "a b"])
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
@@ -169,21 +169,21 @@ fn stdin_stdout_and_arguments_pass_through() {
 
 #[test]
 fn an_unwritable_output_is_found_before_the_program_starts() {
-    let place = Place::new("unwritable");
-    let output = place.run(&["record", "-o", "/nonexistent/x.svg", "--", "touch", "started"]);
+    let scratch = Scratch::new("unwritable");
+    let output = scratch.run(&["record", "-o", "/nonexistent/x.svg", "--", "touch", "started"]);
     assert_eq!(output.status.code(), Some(125));
-    assert!(!place.path("started").exists());
+    assert!(!scratch.path("started").exists());
 }
 
 #[test]
 fn a_threaded_program_adds_up() {
-    let place = Place::new("adds-up");
-    let spin = place.spin();
-    let output = place.run(&["record", "-F", "200", "-o", "a.data", "--", &spin, "0.4", "4"]);
+    let scratch = Scratch::new("adds-up");
+    let spin = scratch.spin();
+    let output = scratch.run(&["record", "-F", "200", "-o", "a.data", "--", &spin, "0.4", "4"]);
     let stderr = text(&output.stderr);
     assert_eq!(output.status.code(), Some(5), "{stderr}");
     assert!(stderr.contains("selfwind report a.data"), "{stderr}");
-    let stats = place.stats("a.data");
+    let stats = scratch.stats("a.data");
     assert_eq!(stats["detail"]["accounting"]["adds_up"], true, "{stats}");
     assert_eq!(stats["detail"]["complete"], true);
     assert_eq!(stats["detail"]["exit_status"], 5);
@@ -194,7 +194,7 @@ fn a_threaded_program_adds_up() {
     assert!((280..=360).contains(&weight), "{stats}");
     let samples = stats["samples"].as_u64().unwrap();
     assert!(stats["truncated"].as_u64().unwrap() * 20 <= samples, "{stats}");
-    let folded = text(&place.run(&["export", "-f", "folded", "a.data"]).stdout);
+    let folded = text(&scratch.run(&["export", "-f", "folded", "a.data"]).stdout);
     let total: u64 =
         folded.lines().map(|line| line.rsplit(' ').next().unwrap().parse::<u64>().unwrap()).sum();
     assert_eq!(total, weight, "the folded output adds up to the weight");
@@ -203,12 +203,12 @@ fn a_threaded_program_adds_up() {
 
 #[test]
 fn events_come_in_an_order_that_can_be_read_in_one_go() {
-    let place = Place::new("order");
-    let script = format!("{spin} 0.1 2 & {spin} 0.1; wait", spin = place.spin());
-    place.run(&["record", "-F", "250", "-o", "a.data", "--", "sh", "-c", &script]);
+    let scratch = Scratch::new("order");
+    let script = format!("{spin} 0.1 2 & {spin} 0.1; wait", spin = scratch.spin());
+    scratch.run(&["record", "-F", "250", "-o", "a.data", "--", "sh", "-c", &script]);
     let (mut living, mut spinning, mut sampled) = (BTreeSet::new(), BTreeSet::new(), BTreeSet::new());
     let (mut started, mut ended, mut times) = (None, None, Vec::new());
-    for event in ProfileReader::open(place.path("a.data")).unwrap() {
+    for event in ProfileReader::open(scratch.path("a.data")).unwrap() {
         assert_eq!(ended, None, "nothing follows the end");
         match event.unwrap() {
             Event::Session(session) => assert_eq!(started.replace(session.started_ns), None),
@@ -241,12 +241,12 @@ fn events_come_in_an_order_that_can_be_read_in_one_go() {
 
 #[test]
 fn every_image_of_a_chain_of_execs_is_one_process() {
-    let place = Place::new("exec");
-    let spin = place.spin();
+    let scratch = Scratch::new("exec");
+    let spin = scratch.spin();
     let script = format!("exec sh -c 'exec {spin} 0.2'");
-    let output = place.run(&["record", "-F", "200", "-o", "a.data", "--", "sh", "-c", &script]);
+    let output = scratch.run(&["record", "-F", "200", "-o", "a.data", "--", "sh", "-c", &script]);
     assert_eq!(output.status.code(), Some(5));
-    let stats = place.stats("a.data");
+    let stats = scratch.stats("a.data");
     assert_eq!((&stats["processes"], &stats["detail"]["images"]), (&1.into(), &3.into()), "{stats}");
     assert_eq!(stats["threads"], 1, "{stats}");
     let last = &stats["detail"]["by_process"][2];
@@ -256,127 +256,128 @@ fn every_image_of_a_chain_of_execs_is_one_process() {
 }
 
 /// A recorder that has samples of a program whose process id is in `pid`.
-fn recorder_of_spin(place: &Place) -> Target {
-    let script = format!("echo $$ > pid; exec {}", place.spin());
-    let mut recorder = place.selfwind(&["record", "-F", "500", "-o", "a.data", "--", "sh", "-c", &script]);
+fn recorder_of_spin(scratch: &Scratch) -> Target {
+    let script = format!("echo $$ > pid; exec {}", scratch.spin());
+    let mut recorder = scratch.selfwind(&["record", "-F", "500", "-o", "a.data", "--", "sh", "-c", &script]);
     let recorder = Target(recorder.stderr(Stdio::null()).spawn().unwrap());
-    place.wait_for_samples("a.data");
+    scratch.wait_for_samples("a.data");
     recorder
 }
 
 #[test]
 fn a_killed_target_is_drained() {
-    let place = Place::new("killed-target");
-    let mut recorder = recorder_of_spin(&place);
-    kill(pid_in(&place.path("pid")), Signal::SIGKILL).unwrap();
+    let scratch = Scratch::new("killed-target");
+    let mut recorder = recorder_of_spin(&scratch);
+    kill(pid_in(&scratch.path("pid")), Signal::SIGKILL).unwrap();
     assert_eq!(recorder.0.wait().unwrap().code(), Some(137));
-    let stats = place.stats("a.data");
+    let stats = scratch.stats("a.data");
     let target = &stats["detail"]["by_process"][1];
     assert_eq!(target["fate"], "vanished", "{stats}");
     assert_eq!(stats["lost"], 0, "{stats}");
     assert_eq!(stats["detail"]["accounting"]["adds_up"], true, "{stats}");
-    assert_eq!(place.sessions(), 0);
+    assert_eq!(scratch.sessions(), 0);
 }
 
 #[test]
 fn a_killed_recorder_leaves_a_readable_file_and_an_unharmed_target() {
-    let place = Place::new("killed-recorder");
-    let mut recorder = recorder_of_spin(&place);
+    let scratch = Scratch::new("killed-recorder");
+    let mut recorder = recorder_of_spin(&scratch);
     recorder.0.kill().unwrap();
     assert_eq!(recorder.0.wait().unwrap().signal(), Some(9));
-    let pid = pid_in(&place.path("pid"));
-    let stats = place.stats("a.data");
+    let pid = pid_in(&scratch.path("pid"));
+    let stats = scratch.stats("a.data");
     assert!(stats["samples"].as_u64().unwrap() > 0);
     assert_eq!(
         (&stats["detail"]["complete"], &stats["detail"]["exit_status"]),
         (&false.into(), &Value::Null)
     );
-    assert!(text(&place.run(&["report", "a.data"]).stdout).contains("burn"));
+    assert!(text(&scratch.run(&["report", "a.data"]).stdout).contains("burn"));
     // It still runs, `list` knows it, and another recorder can take over.
     kill(pid, None).expect("the target lives");
-    let list = text(&place.run(&["list", "--json"]).stdout);
+    let list = text(&scratch.run(&["list", "--json"]).stdout);
     let entries: Vec<Value> = list.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     let entry =
         entries.iter().find(|entry| entry["pid"] == pid.as_raw() && entry["state"] == "live").unwrap();
     assert_eq!(entry["kind"], "left");
-    let output = place.run(&["record", "-p", &pid.to_string(), "-d", "0.2", "-o", "b.data"]);
+    let output = scratch.run(&["record", "-p", &pid.to_string(), "-d", "0.2", "-o", "b.data"]);
     assert!(output.status.success(), "{}", text(&output.stderr));
-    assert!(place.stats("b.data")["samples"].as_u64().unwrap() > 0);
+    assert!(scratch.stats("b.data")["samples"].as_u64().unwrap() > 0);
     kill(pid, Signal::SIGKILL).unwrap();
     wait_until("end of the target", || kill(pid, None).is_err());
-    place.run(&["list", "--reap"]);
-    assert_eq!(place.sessions(), 0);
+    scratch.run(&["list", "--reap"]);
+    assert_eq!(scratch.sessions(), 0);
 }
 
 #[test]
 fn a_duration_ends_the_command() {
-    let place = Place::new("duration");
-    let spin = place.spin();
-    let output = place.run(&["record", "-F", "500", "-d", "0.5", "--", &spin]);
+    let scratch = Scratch::new("duration");
+    let spin = scratch.spin();
+    let output = scratch.run(&["record", "-F", "500", "-d", "0.5", "--", &spin]);
     assert_eq!(output.status.code(), Some(143), "{}", text(&output.stderr));
-    assert!(place.stats("selfwind.data")["samples"].as_u64().unwrap() > 0);
+    assert!(scratch.stats("selfwind.data")["samples"].as_u64().unwrap() > 0);
 }
 
 #[test]
 fn signals_sent_to_the_recorder_reach_the_command() {
-    let place = Place::new("signals");
+    let scratch = Scratch::new("signals");
     let script = "trap 'exit 9' TERM; echo $$ > pid; while :; do sleep 0.05; done";
-    let mut recorder =
-        Target(place.selfwind(&["record", "--", "sh", "-c", script]).stderr(Stdio::null()).spawn().unwrap());
-    pid_in(&place.path("pid"));
+    let mut recorder = Target(
+        scratch.selfwind(&["record", "--", "sh", "-c", script]).stderr(Stdio::null()).spawn().unwrap(),
+    );
+    pid_in(&scratch.path("pid"));
     // The recorder holds its signals since it writes the profile.
-    wait_until("profile", || place.run(&["stats"]).status.success());
+    wait_until("profile", || scratch.run(&["stats"]).status.success());
     kill(recorder.pid(), Signal::SIGTERM).unwrap();
     assert_eq!(recorder.0.wait().unwrap().code(), Some(9));
-    assert_eq!(place.stats("selfwind.data")["detail"]["complete"], true);
+    assert_eq!(scratch.stats("selfwind.data")["detail"]["complete"], true);
 }
 
 #[test]
 fn the_last_profile_is_kept_and_names_take_the_process_id() {
-    let place = Place::new("names");
+    let scratch = Scratch::new("names");
     for code in ["1", "2"] {
         let exit = format!("exit {code}");
-        assert_eq!(place.run(&["record", "sh", "-c", &exit]).status.code(), code.parse().ok());
+        assert_eq!(scratch.run(&["record", "sh", "-c", &exit]).status.code(), code.parse().ok());
     }
-    assert_eq!(place.stats("selfwind.data.old")["detail"]["exit_status"], 1);
-    assert_eq!(place.stats("selfwind.data")["detail"]["exit_status"], 2);
-    place.run(&["record", "no-such-command-anywhere"]);
-    assert_eq!(place.stats("selfwind.data")["detail"]["exit_status"], 2);
-    place.run(&["record", "-o", "x.%p", "--", "sh", "-c", "echo $$ > pid"]);
-    let pid = pid_in(&place.path("pid"));
-    assert!(place.path(&format!("x.{pid}")).exists());
+    assert_eq!(scratch.stats("selfwind.data.old")["detail"]["exit_status"], 1);
+    assert_eq!(scratch.stats("selfwind.data")["detail"]["exit_status"], 2);
+    scratch.run(&["record", "no-such-command-anywhere"]);
+    assert_eq!(scratch.stats("selfwind.data")["detail"]["exit_status"], 2);
+    scratch.run(&["record", "-o", "x.%p", "--", "sh", "-c", "echo $$ > pid"]);
+    let pid = pid_in(&scratch.path("pid"));
+    assert!(scratch.path(&format!("x.{pid}")).exists());
 }
 
 #[test]
 fn an_extension_asks_for_another_format() {
-    let place = Place::new("extension");
-    let spin = place.spin();
-    let output = place.run(&["record", "-F", "200", "-o", "a.folded", "--", &spin, "0.2"]);
+    let scratch = Scratch::new("extension");
+    let spin = scratch.spin();
+    let output = scratch.run(&["record", "-F", "200", "-o", "a.folded", "--", &spin, "0.2"]);
     assert_eq!(output.status.code(), Some(5), "{}", text(&output.stderr));
-    assert!(fs::read_to_string(place.path("a.folded")).unwrap().contains("burn"));
-    assert!(!place.path("a.folded.selfwind.data").exists());
+    assert!(fs::read_to_string(scratch.path("a.folded")).unwrap().contains("burn"));
+    assert!(!scratch.path("a.folded.selfwind.data").exists());
 }
 
 #[test]
 fn a_process_preloaded_by_hand_is_found_followed_and_taken_exactly_once() {
-    let place = Place::new("by-hand");
-    let agent = text(&place.run(&["agent-path"]).stdout);
+    let scratch = Scratch::new("by-hand");
+    let agent = text(&scratch.run(&["agent-path"]).stdout);
     let target = Target(
-        Command::new(place.spin())
+        Command::new(scratch.spin())
             .env("LD_PRELOAD", agent.trim())
-            .env("XDG_RUNTIME_DIR", place.path("run"))
+            .env("XDG_RUNTIME_DIR", scratch.path("run"))
             .env("SELFWIND_FREQ", "500")
             .spawn()
             .unwrap(),
     );
     let pid = target.pid().to_string();
-    wait_until("region", || text(&place.run(&["list"]).stdout).contains("live"));
+    wait_until("region", || text(&scratch.run(&["list"]).stdout).contains("live"));
     // Two recorders at once: the second one is refused.
     let mut first = Target(
-        place.selfwind(&["record", "-p", &pid, "-o", "a.data"]).stderr(Stdio::null()).spawn().unwrap(),
+        scratch.selfwind(&["record", "-p", &pid, "-o", "a.data"]).stderr(Stdio::null()).spawn().unwrap(),
     );
-    place.wait_for_samples("a.data");
-    let second = place.run(&["record", "-p", &pid, "-o", "b.data"]);
+    scratch.wait_for_samples("a.data");
+    let second = scratch.run(&["record", "-p", &pid, "-o", "b.data"]);
     assert_eq!(second.status.code(), Some(125));
     assert!(text(&second.stderr).contains("stop that one first"), "{}", text(&second.stderr));
     kill(first.pid(), Signal::SIGINT).unwrap();
@@ -384,7 +385,7 @@ fn a_process_preloaded_by_hand_is_found_followed_and_taken_exactly_once() {
     kill(target.pid(), None).expect("the target keeps running");
     // A live view, then the rest after its death: nothing twice, nothing lost.
     let mut tail =
-        Target(place.selfwind(&["tail", "--json", "-p", &pid]).stdout(Stdio::piped()).spawn().unwrap());
+        Target(scratch.selfwind(&["tail", "--json", "-p", &pid]).stdout(Stdio::piped()).spawn().unwrap());
     let mut lines = std::io::BufRead::lines(std::io::BufReader::new(tail.0.stdout.take().unwrap()));
     let line: Value = serde_json::from_str(&lines.next().unwrap().unwrap()).unwrap();
     assert_eq!(line["pid"], target.pid().as_raw());
@@ -392,8 +393,8 @@ fn a_process_preloaded_by_hand_is_found_followed_and_taken_exactly_once() {
     let tailed = 1 + lines.count() as u64;
     assert_eq!(tail.0.wait().unwrap().code(), Some(0));
     drop(target);
-    assert!(place.run(&["record", "-p", &pid, "-o", "c.data"]).status.success());
-    let (a, c) = (place.stats("a.data"), place.stats("c.data"));
+    assert!(scratch.run(&["record", "-p", &pid, "-o", "c.data"]).status.success());
+    let (a, c) = (scratch.stats("a.data"), scratch.stats("c.data"));
     assert_eq!(a["lost"], 0, "{a}");
     assert_eq!(c["lost"], 0, "{c}");
     let accounting = &c["detail"]["accounting"];
@@ -405,16 +406,16 @@ fn a_process_preloaded_by_hand_is_found_followed_and_taken_exactly_once() {
 
 #[test]
 fn a_process_without_the_agent_is_named() {
-    let place = Place::new("no-agent");
+    let scratch = Scratch::new("no-agent");
     let target = Target(Command::new("sleep").arg("1000").spawn().unwrap());
-    let output = place.run(&["tail", "-p", &target.pid().to_string()]);
+    let output = scratch.run(&["tail", "-p", &target.pid().to_string()]);
     assert_eq!(output.status.code(), Some(1));
     assert!(text(&output.stderr).contains("LD_PRELOAD=$(selfwind agent-path)"));
-    let output = place.run(&["record", "-p", "999999999"]);
+    let output = scratch.run(&["record", "-p", "999999999"]);
     assert_eq!(output.status.code(), Some(125));
     assert!(text(&output.stderr).contains("does not exist"));
-    assert!(!place.path("selfwind.data").exists());
-    let output = place.run(&["tail", "-p", "999999999"]);
+    assert!(!scratch.path("selfwind.data").exists());
+    let output = scratch.run(&["tail", "-p", "999999999"]);
     assert_eq!(output.status.code(), Some(1));
     assert!(text(&output.stderr).contains("does not exist"));
 }

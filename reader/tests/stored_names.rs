@@ -29,9 +29,9 @@ int main(void) {
 ";
 
 /// A directory of one test.
-struct Place(PathBuf);
+struct Scratch(PathBuf);
 
-impl Place {
+impl Scratch {
     fn new(test: &str) -> Self {
         let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("stored-names-{test}"));
         let _ = fs::remove_dir_all(&path);
@@ -112,59 +112,60 @@ fn assert_same(before: &[(String, Vec<u8>)], after: &[(String, Vec<u8>)]) {
 
 #[test]
 fn a_profile_shows_the_same_where_its_programs_are_gone() {
-    let place = Place::new("gone");
-    let program = place.build("bin/program", "toil", &[]);
+    let scratch = Scratch::new("gone");
+    let program = scratch.build("bin/program", "toil", &[]);
     for (arguments, resolve) in [(&["--no-names"][..], true), (&[], false)] {
-        let program = place.path("bin/program").exists().then_some(&program).unwrap();
-        place.record(arguments, program);
-        let before = place.outputs("");
+        let program = scratch.path("bin/program").exists().then_some(&program).unwrap();
+        scratch.record(arguments, program);
+        let before = scratch.outputs("");
         let folded = String::from_utf8_lossy(&before[0].1).into_owned();
         assert!(folded.contains("main;toil;mix "), "{folded}");
         if resolve {
-            text(place.selfwind("", &["resolve", "-q", "p.data"]).output().unwrap());
-            assert_same(&before, &place.outputs(""));
+            text(scratch.selfwind("", &["resolve", "-q", "p.data"]).output().unwrap());
+            assert_same(&before, &scratch.outputs(""));
         }
-        fs::rename(place.path("bin"), place.path("elsewhere")).unwrap();
-        fs::remove_dir_all(place.path("cache")).unwrap();
-        fs::create_dir_all(place.path("empty")).unwrap();
-        fs::rename(place.path("p.data"), place.path("empty/p.data")).unwrap();
-        assert_same(&before, &place.outputs("empty"));
+        fs::rename(scratch.path("bin"), scratch.path("elsewhere")).unwrap();
+        fs::remove_dir_all(scratch.path("cache")).unwrap();
+        fs::create_dir_all(scratch.path("empty")).unwrap();
+        fs::rename(scratch.path("p.data"), scratch.path("empty/p.data")).unwrap();
+        assert_same(&before, &scratch.outputs("empty"));
         // Looked up again in vain, they are those of before.
-        let again = place.selfwind("empty", &["export", "--fresh-names", "-f", "folded", "p.data"]).output();
+        let again =
+            scratch.selfwind("empty", &["export", "--fresh-names", "-f", "folded", "p.data"]).output();
         assert_eq!(text(again.unwrap()), folded);
-        fs::rename(place.path("elsewhere"), place.path("bin")).unwrap();
+        fs::rename(scratch.path("elsewhere"), scratch.path("bin")).unwrap();
     }
 }
 
 #[test]
 fn another_build_without_a_build_id_gives_no_names() {
-    let place = Place::new("rebuilt");
+    let scratch = Scratch::new("rebuilt");
     let flags = ["-Wl,--build-id=none"];
-    let program = place.build("program", "toil", &flags);
-    place.record(&["--no-names"], &program);
-    assert!(place.folded(&[], "p.data").contains("main;toil;mix "));
-    fs::copy(place.path("p.data"), place.path("q.data")).unwrap();
-    text(place.selfwind("", &["resolve", "-q", "q.data"]).output().unwrap());
-    place.build("program", "another_name_of_another_length", &flags);
-    let folded = place.folded(&[], "p.data");
+    let program = scratch.build("program", "toil", &flags);
+    scratch.record(&["--no-names"], &program);
+    assert!(scratch.folded(&[], "p.data").contains("main;toil;mix "));
+    fs::copy(scratch.path("p.data"), scratch.path("q.data")).unwrap();
+    text(scratch.selfwind("", &["resolve", "-q", "q.data"]).output().unwrap());
+    scratch.build("program", "another_name_of_another_length", &flags);
+    let folded = scratch.folded(&[], "p.data");
     assert!(!folded.contains("another_name") && folded.contains("program+0x"), "{folded}");
-    let report = text(place.selfwind("", &["report", "p.data"]).output().unwrap());
+    let report = text(scratch.selfwind("", &["report", "p.data"]).output().unwrap());
     assert!(report.contains("the file has changed since"), "{report}");
-    assert!(place.folded(&[], "q.data").contains("main;toil;mix "));
+    assert!(scratch.folded(&[], "q.data").contains("main;toil;mix "));
 }
 
 #[test]
 fn files_are_found_below_directories_by_their_build_ids() {
-    let place = Place::new("trees");
-    let program = place.build("bin/program", "toil", &["-Wl,--build-id=sha1"]);
-    let debug = place.path("debug");
+    let scratch = Scratch::new("trees");
+    let program = scratch.build("bin/program", "toil", &["-Wl,--build-id=sha1"]);
+    let debug = scratch.path("debug");
     run(Command::new("objcopy").arg("--only-keep-debug").args([&program, &debug]));
     run(Command::new("strip").arg(&program));
-    place.record(&["--no-names"], &program);
-    let stripped = place.folded(&[], "p.data");
+    scratch.record(&["--no-names"], &program);
+    let stripped = scratch.folded(&[], "p.data");
     assert!(!stripped.contains("toil"), "{stripped}");
     // A root directory that has the program at its place, and the debug file anywhere.
-    let image = place.path("image");
+    let image = scratch.path("image");
     let inside = image.join(program.strip_prefix("/").unwrap());
     fs::create_dir_all(inside.parent().unwrap()).unwrap();
     fs::rename(&program, &inside).unwrap();
@@ -175,31 +176,31 @@ fn files_are_found_below_directories_by_their_build_ids() {
     std::os::unix::fs::symlink("..", image.join("a/round")).unwrap();
     let directory = image.to_str().unwrap();
     for option in ["--debug-dir", "--sysroot"] {
-        let folded = place.folded(&[option, directory], "p.data");
+        let folded = scratch.folded(&[option, directory], "p.data");
         assert!(folded.contains("main;toil;mix "), "{option}: {folded}");
     }
     // Both found by looking through the tree.
     fs::rename(&inside, image.join("a/b/it")).unwrap();
-    assert!(place.folded(&["--debug-dir", directory], "p.data").contains("main;toil;mix "));
+    assert!(scratch.folded(&["--debug-dir", directory], "p.data").contains("main;toil;mix "));
     // What was found goes into the profile.
-    let again = place.selfwind("", &["resolve", "-q", "--debug-dir", directory, "p.data"]).output();
+    let again = scratch.selfwind("", &["resolve", "-q", "--debug-dir", directory, "p.data"]).output();
     text(again.unwrap());
     fs::remove_dir_all(&image).unwrap();
-    assert!(place.folded(&[], "p.data").contains("main;toil;mix "));
+    assert!(scratch.folded(&[], "p.data").contains("main;toil;mix "));
 }
 
 /// A recorder that takes for ever to find names: a server does not answer.
-fn slow_recorder(place: &Place, program: &Path) -> Child {
-    let client = place.path("debuginfod-find");
+fn slow_recorder(scratch: &Scratch, program: &Path) -> Child {
+    let client = scratch.path("debuginfod-find");
     fs::write(&client, "#!/bin/sh\n: > asked\nexec sleep 1000\n").unwrap();
     fs::set_permissions(&client, fs::Permissions::from_mode(0o755)).unwrap();
     run(Command::new("strip").arg(program));
-    let mut record = place.selfwind("", &["record", "--debuginfod", "-F", "500", "-o", "p.data", "--"]);
-    let path = format!("{}:{}", place.0.display(), std::env::var("PATH").unwrap());
+    let mut record = scratch.selfwind("", &["record", "--debuginfod", "-F", "500", "-o", "p.data", "--"]);
+    let path = format!("{}:{}", scratch.0.display(), std::env::var("PATH").unwrap());
     record.arg(program).env("PATH", path).env("DEBUGINFOD_URLS", "http://localhost:1");
     let recorder = record.stderr(Stdio::piped()).spawn().unwrap();
     let start = Instant::now();
-    while !place.path("asked").exists() {
+    while !scratch.path("asked").exists() {
         assert!(start.elapsed() < Duration::from_secs(60), "the server was not asked");
         std::thread::sleep(Duration::from_millis(10));
     }
@@ -209,11 +210,11 @@ fn slow_recorder(place: &Place, program: &Path) -> Child {
 #[test]
 fn a_signal_ends_the_look_up_and_the_profile_is_whole_without_names() {
     for signal in [Signal::SIGINT, Signal::SIGTERM, Signal::SIGKILL] {
-        let place = Place::new(&format!("interrupted-{signal}"));
-        let program = place.build("program", "toil", &[]);
-        let recorder = slow_recorder(&place, &program);
+        let scratch = Scratch::new(&format!("interrupted-{signal}"));
+        let program = scratch.build("program", "toil", &[]);
+        let recorder = slow_recorder(&scratch, &program);
         // A profile that is being recorded is not replaced.
-        let resolve = place.selfwind("", &["resolve", "p.data"]).output().unwrap();
+        let resolve = scratch.selfwind("", &["resolve", "p.data"]).output().unwrap();
         let error = String::from_utf8_lossy(&resolve.stderr);
         assert!(!resolve.status.success() && error.contains("being recorded"), "{error}");
         kill(Pid::from_raw(recorder.id() as i32), signal).unwrap();
@@ -225,36 +226,36 @@ fn a_signal_ends_the_look_up_and_the_profile_is_whole_without_names() {
             assert_eq!(output.status.code(), Some(3), "{told}");
             assert!(told.contains("`selfwind resolve p.data`") && told.contains("0 lost"), "{told}");
         }
-        let report = text(place.selfwind("", &["report", "p.data"]).output().unwrap());
+        let report = text(scratch.selfwind("", &["report", "p.data"]).output().unwrap());
         assert!(!report.contains("ends early") && report.contains("program+0x"), "{report}");
         // With the program that was not stripped: another build-id would not do.
-        text(place.selfwind("", &["resolve", "-q", "p.data"]).output().unwrap());
-        assert!(place.folded(&[], "p.data").contains("program+0x"));
+        text(scratch.selfwind("", &["resolve", "-q", "p.data"]).output().unwrap());
+        assert!(scratch.folded(&[], "p.data").contains("program+0x"));
     }
 }
 
 #[test]
 fn a_recording_that_was_cut_short_can_be_completed() {
-    let place = Place::new("cut");
-    let program = place.build("program", "toil", &[]);
-    place.record(&[], &program);
-    let whole = fs::read(place.path("p.data")).unwrap();
-    let folded = place.folded(&[], "p.data");
-    fs::rename(&program, place.path("moved")).unwrap();
+    let scratch = Scratch::new("cut");
+    let program = scratch.build("program", "toil", &[]);
+    scratch.record(&[], &program);
+    let whole = fs::read(scratch.path("p.data")).unwrap();
+    let folded = scratch.folded(&[], "p.data");
+    fs::rename(&program, scratch.path("moved")).unwrap();
     // Cut off anywhere in the names, it has none.
     let names = whole.len() - 40;
-    fs::write(place.path("p.data"), &whole[..names]).unwrap();
-    assert!(!place.folded(&[], "p.data").contains("toil"));
-    fs::rename(place.path("moved"), &program).unwrap();
-    fs::set_permissions(place.path("p.data"), fs::Permissions::from_mode(0o640)).unwrap();
-    std::os::unix::fs::symlink("p.data", place.path("link.data")).unwrap();
-    text(place.selfwind("", &["resolve", "link.data"]).output().unwrap());
+    fs::write(scratch.path("p.data"), &whole[..names]).unwrap();
+    assert!(!scratch.folded(&[], "p.data").contains("toil"));
+    fs::rename(scratch.path("moved"), &program).unwrap();
+    fs::set_permissions(scratch.path("p.data"), fs::Permissions::from_mode(0o640)).unwrap();
+    std::os::unix::fs::symlink("p.data", scratch.path("link.data")).unwrap();
+    text(scratch.selfwind("", &["resolve", "link.data"]).output().unwrap());
     fs::remove_file(&program).unwrap();
-    assert_eq!(place.folded(&[], "p.data"), folded);
-    let metadata = fs::symlink_metadata(place.path("p.data")).unwrap();
+    assert_eq!(scratch.folded(&[], "p.data"), folded);
+    let metadata = fs::symlink_metadata(scratch.path("p.data")).unwrap();
     assert_eq!(metadata.permissions().mode() & 0o7777, 0o640);
-    assert!(fs::symlink_metadata(place.path("link.data")).unwrap().is_symlink());
+    assert!(fs::symlink_metadata(scratch.path("link.data")).unwrap().is_symlink());
     // Nothing is left beside it, and what cannot be replaced stays as it was.
-    let names: Vec<_> = fs::read_dir(&place.0).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    let names: Vec<_> = fs::read_dir(&scratch.0).unwrap().map(|entry| entry.unwrap().file_name()).collect();
     assert!(!names.iter().any(|name| name.to_string_lossy().contains("part")), "{names:?}");
 }

@@ -95,19 +95,19 @@ pub fn run_page(name: &str, text: &str, directory: &Path, bin: &Path) {
     let outcome = run(&mut command);
     let mut rest = outcome.stdout.as_str();
     for (number, step) in steps.iter().enumerate().filter(|(_, step)| step.not_run.is_none()) {
-        let place = format!("{name}:{}: {}", step.line, step.command);
+        let location = format!("{name}:{}: {}", step.line, step.command);
         let (printed, after) = rest
             .split_once(&format!("@@{number} "))
-            .unwrap_or_else(|| panic!("{place}: the shell ended\n{}", outcome.stdout));
+            .unwrap_or_else(|| panic!("{location}: the shell ended\n{}", outcome.stdout));
         let (status, after) = after.split_once('\n').unwrap_or((after, ""));
-        assert_eq!(step.fails, status != "0", "{place}: status {status}\n{printed}");
-        assert_shown(&place, &step.shown, printed);
+        assert_eq!(step.fails, status != "0", "{location}: status {status}\n{printed}");
+        assert_shown(&location, &step.shown, printed);
         rest = after;
     }
 }
 
 /// Every line of `shown` is a line of `printed`, in order.
-fn assert_shown(place: &str, shown: &[String], printed: &str) {
+fn assert_shown(location: &str, shown: &[String], printed: &str) {
     let mut lines = printed.lines().map(normal);
     for line in shown.iter().filter(|line| !["...", "…", ""].contains(&line.trim())) {
         let wanted = normal(line);
@@ -116,7 +116,7 @@ fn assert_shown(place: &str, shown: &[String], printed: &str) {
             Some(start) => line.starts_with(start.as_str()),
             None => line == wanted,
         });
-        assert!(found, "{place}: the page shows\n{line}\nwhich does not come (any more) in\n{printed}");
+        assert!(found, "{location}: the page shows\n{line}\nwhich does not come (any more) in\n{printed}");
     }
 }
 

@@ -40,8 +40,8 @@ impl fmt::Display for DumpTimes {
         };
         let (all, own) = (of(true), of(false));
         let at = |times: &[Duration], part: f64| {
-            let place = (times.len() as f64 * part) as usize;
-            times.get(place.min(times.len().saturating_sub(1))).copied().unwrap_or_default()
+            let index = (times.len() as f64 * part) as usize;
+            times.get(index.min(times.len().saturating_sub(1))).copied().unwrap_or_default()
         };
         write!(f, "{} dumps: p50 {:.1?}, p99 {:.1?}, ", all.len(), at(&all, 0.5), at(&all, 0.99))?;
         write!(f, "slowest {:.1?}; ", at(&all, 1.0))?;

@@ -142,8 +142,8 @@ struct Hostile<'a> {
 impl Memory for Hostile<'_> {
     fn read(&mut self, address: u64) -> Option<u64> {
         self.reads += 1;
-        let place = (address >> 3).wrapping_mul(9) as usize % self.bytes.len().max(1);
-        let mut numbers = Numbers::new(self.bytes.get(place..).unwrap_or(&[]));
+        let offset = (address >> 3).wrapping_mul(9) as usize % self.bytes.len().max(1);
+        let mut numbers = Numbers::new(self.bytes.get(offset..).unwrap_or(&[]));
         numbers.state ^= address;
         match numbers.byte() % 8 {
             0 => None,
@@ -240,8 +240,8 @@ struct CopyMemory<'a> {
 
 impl Memory for CopyMemory<'_> {
     fn read(&mut self, address: u64) -> Option<u64> {
-        let place = address.checked_sub(self.start)? / 8;
-        self.words.get(place as usize).map(|word| word.map_or(0, CopiedWord::value))
+        let index = address.checked_sub(self.start)? / 8;
+        self.words.get(index as usize).map(|word| word.map_or(0, CopiedWord::value))
     }
 }
 

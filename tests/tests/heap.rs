@@ -39,9 +39,9 @@ fn assert_sites(file: &Path, said: &str, mean: f64) {
     let sites = counted(said);
     assert_eq!(sites.len(), 10);
     for (site, expected) in sites {
-        for (place, (value, profile)) in ALLOCATED.iter().zip(&profiles).enumerate() {
+        for (index, (value, profile)) in ALLOCATED.iter().zip(&profiles).enumerate() {
             let size = expected[1] as f64 / expected[0] as f64;
-            let (found, expected, objects) = (profile.inclusive(&site), expected[place], expected[place & 2]);
+            let (found, expected, objects) = (profile.inclusive(&site), expected[index], expected[index & 2]);
             let probability = -(-size / mean).exp_m1();
             let deviation = ((1.0 - probability) / (probability * objects.max(1) as f64)).sqrt();
             let off = (found as f64 - expected as f64).abs() / expected.max(1) as f64;
@@ -186,9 +186,9 @@ fn assert_balance(file: &Path, said: &str) -> u64 {
     assert!((said[0]..said[0] + OTHERS).contains(&fired), "{fired} counted, {said:?} said");
     let missed = lost + stats.detail(&["accounting", "skipped"]);
     let found = ALLOCATED.map(|value| folded(file, value).inclusive("make"));
-    for (place, most) in [1, LARGEST, 1, LARGEST].into_iter().enumerate() {
-        let possible = said[place].saturating_sub(missed * most)..=said[place];
-        assert!(possible.contains(&found[place]), "{found:?} of {said:?}, {missed} missed");
+    for (index, most) in [1, LARGEST, 1, LARGEST].into_iter().enumerate() {
+        let possible = said[index].saturating_sub(missed * most)..=said[index];
+        assert!(possible.contains(&found[index]), "{found:?} of {said:?}, {missed} missed");
     }
     let (told, report) = (format!("  lost {}  ", with_commas(lost)), read(&["report"], file));
     assert!(report.contains(&told), "no{told}in {report}");

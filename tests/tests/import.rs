@@ -106,12 +106,12 @@ fn copied_stacks_agree_with_perf() {
         let (theirs, ours) = (stacks(&scratch, "perf.data"), stacks(&scratch, "again.perf.data"));
         assert_eq!(theirs.len(), ours.len());
         let (mut same, mut longer, mut differ) = (0, 0, Vec::new());
-        for (place, theirs) in &theirs {
-            let ours = ours.get(place).unwrap_or_else(|| panic!("no sample of {place:?}"));
+        for (key, theirs) in &theirs {
+            let ours = ours.get(key).unwrap_or_else(|| panic!("no sample of {key:?}"));
             match ours.len().cmp(&theirs.len()) {
                 std::cmp::Ordering::Equal if is_same(ours, theirs) => same += 1,
                 std::cmp::Ordering::Greater if is_same(ours, theirs) => longer += 1,
-                _ => differ.push(format!("{place:?}: ours {ours:x?}, perf's {theirs:x?}")),
+                _ => differ.push(format!("{key:?}: ours {ours:x?}, perf's {theirs:x?}")),
             }
         }
         println!("{same} the same, {longer} longer, {} differ", differ.len());
@@ -131,9 +131,9 @@ fn callchains_are_imported_unchanged() {
     exported(&scratch);
     let (theirs, ours) = (stacks(&scratch, "perf.data"), stacks(&scratch, "again.perf.data"));
     assert_eq!(theirs.len(), ours.len());
-    for (place, theirs) in &theirs {
-        let ours = &ours[place];
-        assert!(ours.len() == theirs.len() && is_same(ours, theirs), "{place:?}: {ours:x?} {theirs:x?}");
+    for (key, theirs) in &theirs {
+        let ours = &ours[key];
+        assert!(ours.len() == theirs.len() && is_same(ours, theirs), "{key:?}: {ours:x?} {theirs:x?}");
     }
 }
 

@@ -102,13 +102,13 @@ fn functions_have_their_names_and_shares() {
 /// Asserts that Lua functions appear where they were called, with C functions between them.
 fn assert_in_place(what: &str, folded: &Folded) {
     for (stack, _) in folded.stacks.iter().filter(|(stack, _)| !stack.iter().any(|name| name == GAP)) {
-        let place = |name: &str| stack.iter().position(|element| element.starts_with(name));
+        let position = |name: &str| stack.iter().position(|element| element.starts_with(name));
         let lua: Vec<&str> = stack
             .iter()
             .filter_map(|element| element.strip_suffix(MARK))
             .map(|name| name.split(' ').next().unwrap_or(name))
             .collect();
-        if let Some(inner) = place("burn (") {
+        if let Some(inner) = position("burn (") {
             assert!(lua.starts_with(&["main", "work"]), "{what}: {stack:?}");
             assert!(stack[..inner].iter().any(|element| element.ends_with(MARK)), "{what}: {stack:?}");
         }
@@ -117,12 +117,12 @@ fn assert_in_place(what: &str, folded: &Folded) {
             assert_eq!(depth, 21, "{what}: {stack:?}");
         }
         // A callback from C: the frames of the sort itself are between the two.
-        if let (Some(outer), Some(inner)) = (place("sorting ("), place(COMPARING)) {
+        if let (Some(outer), Some(inner)) = (position("sorting ("), position(COMPARING)) {
             let between = stack[outer + 1..inner].iter().filter(|element| !element.ends_with(MARK)).count();
             assert!(outer < inner && between > 1, "{what}: {stack:?}");
         }
-        if let Some(inner) = place(PRODUCING) {
-            assert!(place("consuming (").is_some_and(|outer| outer < inner), "{what}: {stack:?}");
+        if let Some(inner) = position(PRODUCING) {
+            assert!(position("consuming (").is_some_and(|outer| outer < inner), "{what}: {stack:?}");
         }
     }
 }
@@ -133,8 +133,8 @@ fn function(element: &str) -> Option<(u32, &str)> {
     if shown == "main chunk (lua_graph.lua)" {
         return Some((0, "main chunk"));
     }
-    let (name, place) = shown.rsplit_once(" (lua_graph.lua:")?;
-    Some((place.strip_suffix(')')?.parse().ok()?, name))
+    let (name, line) = shown.rsplit_once(" (lua_graph.lua:")?;
+    Some((line.strip_suffix(')')?.parse().ok()?, name))
 }
 
 #[test]

@@ -76,24 +76,24 @@ fn says(printed: &str, message: &str) -> bool {
 }
 
 /// A directory in which the commands are mistakes, outside the checkout, whose parents other users may not enter.
-struct Place(PathBuf);
+struct Scratch(PathBuf);
 
-impl Place {
+impl Scratch {
     fn new() -> Self {
-        let place = Self(std::env::temp_dir().join(format!("selfwind-mistakes-{}", std::process::id())));
-        let _ = fs::remove_dir_all(&place.0);
+        let scratch = Self(std::env::temp_dir().join(format!("selfwind-mistakes-{}", std::process::id())));
+        let _ = fs::remove_dir_all(&scratch.0);
         for (name, mode) in [("", 0o777), ("bin", 0o755), ("home", 0o777), ("closed", 0o555), ("full", 0o777)]
         {
-            fs::create_dir(place.at(name)).expect("temporary files may be made");
-            place.permit(name, mode);
+            fs::create_dir(scratch.at(name)).expect("temporary files may be made");
+            scratch.permit(name, mode);
         }
-        place.copy(selfwind(), "bin/selfwind");
-        place.copy(&Target::c("job").build(), "job");
-        place.copy(&Target::c("static_image").fixed().build(), "fixed");
-        place.copy(&Target::c("job").with("stripped", &["-s"]).build(), "stripped");
-        place.copy(&Target::c("job").build(), "setuid");
-        fs::write(place.at("notes.txt"), "just text\n").expect("ours");
-        place
+        scratch.copy(selfwind(), "bin/selfwind");
+        scratch.copy(&Target::c("job").build(), "job");
+        scratch.copy(&Target::c("static_image").fixed().build(), "fixed");
+        scratch.copy(&Target::c("job").with("stripped", &["-s"]).build(), "stripped");
+        scratch.copy(&Target::c("job").build(), "setuid");
+        fs::write(scratch.at("notes.txt"), "just text\n").expect("ours");
+        scratch
     }
 
     fn at(&self, name: &str) -> PathBuf {
@@ -144,7 +144,7 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for Scratch {
     fn drop(&mut self) {
         if !std::thread::panicking() {
             let _ = fs::remove_dir_all(&self.0);
@@ -153,7 +153,7 @@ impl Drop for Place {
 }
 
 /// Makes one mistake and returns the output; `None` if it cannot be made here, which is then reported.
-fn make(mistake: &Mistake, place: &Place) -> Option<String> {
+fn make(mistake: &Mistake, scratch: &Scratch) -> Option<String> {
     let is_root = geteuid().is_root();
     let mut user = None;
     let mut guest = None;
@@ -172,8 +172,8 @@ fn make(mistake: &Mistake, place: &Place) -> Option<String> {
                 skip("a setuid program of another user takes root");
                 return None;
             }
-            chown(place.at("setuid"), Some(NOBODY), Some(NOBODY)).expect("root");
-            place.permit("setuid", 0o4755);
+            chown(scratch.at("setuid"), Some(NOBODY), Some(NOBODY)).expect("root");
+            scratch.permit("setuid", 0o4755);
         }
         "output in a directory without write permission" => user = is_root.then_some(NOBODY),
         "output on a full disk" => {
@@ -208,16 +208,16 @@ fn make(mistake: &Mistake, place: &Place) -> Option<String> {
             );
         }
         "file of perf as a profile" => {
-            run(&mut place.command("selfwind record -q -F 999 -o perf.data -- ./job", None));
+            run(&mut scratch.command("selfwind record -q -F 999 -o perf.data -- ./job", None));
         }
-        "truncated profile" => place.cut_profile(),
+        "truncated profile" => scratch.cut_profile(),
         _ => {}
     }
     let pid = guest.as_ref().map(Guest::pid);
     if let Some(pid) = &pid {
         line = line.replace(SHOWN_PID, pid);
     }
-    let outcome = run(&mut place.command(&line, user));
+    let outcome = run(&mut scratch.command(&line, user));
     if let Some(mut guest) = guest {
         guest.child.kill().expect("our child");
         guest.child.wait().expect("our child");
@@ -229,10 +229,10 @@ fn make(mistake: &Mistake, place: &Place) -> Option<String> {
 fn the_page_has_the_real_messages() {
     let mistakes = mistakes();
     assert!(mistakes.len() >= 15, "{} rows", mistakes.len());
-    let place = Place::new();
+    let scratch = Scratch::new();
     let mut wrong = Vec::new();
     for mistake in &mistakes {
-        let Some(printed) = make(mistake, &place) else { continue };
+        let Some(printed) = make(mistake, &scratch) else { continue };
         if !says(&printed, &mistake.message) {
             let Mistake { what, command, message } = mistake;
             wrong.push(format!("{what}: {command}\nthe page says: {message}\nprinted: {printed}"));

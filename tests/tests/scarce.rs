@@ -18,13 +18,13 @@ use selfwind_tests::stats::Stats;
 use selfwind_tests::target::Target;
 
 /// Provides session directories on new file systems of size `$1`, with `$2` bytes left free (if not empty).
-const SMALL_PLACES: &str = r#"
+const SMALL_DIRECTORIES: &str = r#"
 set -e
-for place in "/dev/shm/selfwind-$(id -u)" "/tmp/selfwind-$(id -u)"; do
-  mkdir -p -m 700 "$place"
-  mount -t tmpfs -o "size=$1,mode=700" tmpfs "$place"
+for directory in "/dev/shm/selfwind-$(id -u)" "/tmp/selfwind-$(id -u)"; do
+  mkdir -p -m 700 "$directory"
+  mount -t tmpfs -o "size=$1,mode=700" tmpfs "$directory"
   if [ -n "$2" ]; then
-    head -c "$(($(stat -f -c '%a * %S' "$place") - $2))" /dev/zero >"$place/filler"
+    head -c "$(($(stat -f -c '%a * %S' "$directory") - $2))" /dev/zero >"$directory/filler"
   fi
 done
 unset XDG_RUNTIME_DIR
@@ -35,7 +35,7 @@ exec "$@"
 /// Records `crowd ARGUMENTS` with session directories in file systems of that size.
 fn crowded(scratch: &Scratch, size: &str, free: &str, arguments: &[&str]) -> Outcome {
     let mut command = Command::new("unshare");
-    command.args(["-m", "sh", "-c", SMALL_PLACES, "sh", size, free]).arg(selfwind());
+    command.args(["-m", "sh", "-c", SMALL_DIRECTORIES, "sh", size, free]).arg(selfwind());
     command.args(["record", "-F", "997", "-o"]).arg(scratch.join("selfwind.data")).arg("--");
     run(command.arg(Target::c("crowd").build()).args(arguments).env("TMPDIR", scratch.path()))
 }
@@ -257,15 +257,15 @@ fn programs_started_as_another_user_are_recorded() {
         return;
     }
     // The other user must be able to execute it.
-    let place = std::env::temp_dir().join(format!("selfwind-stranger-{}", std::process::id()));
-    fs::create_dir_all(&place).expect("a temporary directory");
-    let program = place.join("crowd");
+    let directory = std::env::temp_dir().join(format!("selfwind-stranger-{}", std::process::id()));
+    fs::create_dir_all(&directory).expect("a temporary directory");
+    let program = directory.join("crowd");
     fs::copy(Target::c("crowd").build(), &program).expect("ours");
     let scratch = Scratch::new();
     let mut command = Command::new(selfwind());
     command.args(["record", "-F", "997", "-o"]).arg(scratch.join("selfwind.data")).arg("--");
     let outcome = run(command.arg(&program).arg("stranger"));
-    let _ = fs::remove_dir_all(&place);
+    let _ = fs::remove_dir_all(&directory);
     assert_eq!((outcome.status, outcome.stdout.as_str()), (0, "child done\ncrowd 0\n"), "{outcome:?}");
     let stats = adds_up(&scratch.join("selfwind.data"));
     assert!(stats.number("samples") > 0);
@@ -281,11 +281,11 @@ fn a_user_who_may_have_no_more_threads_reads_profiles_all_the_same() {
         return;
     }
     // The other user must be able to execute it.
-    let place = std::env::temp_dir().join(format!("selfwind-lonely-{}", std::process::id()));
-    fs::create_dir_all(&place).expect("a temporary directory");
-    let reader = place.join("selfwind");
+    let directory = std::env::temp_dir().join(format!("selfwind-lonely-{}", std::process::id()));
+    fs::create_dir_all(&directory).expect("a temporary directory");
+    let reader = directory.join("selfwind");
     fs::copy(selfwind(), &reader).expect("ours");
-    let file = place.join("selfwind.data");
+    let file = directory.join("selfwind.data");
     let recorded = run(Command::new(selfwind())
         .args(["record", "-q", "-F", "499", "-o"])
         .arg(&file)
@@ -295,7 +295,7 @@ fn a_user_who_may_have_no_more_threads_reads_profiles_all_the_same() {
     assert_eq!(recorded.stderr, "");
     for arguments in [&["report"][..], &["export", "-f", "folded"], &["export", "-f", "firefox"]] {
         let alone = |command: &mut Command| {
-            run(command.args(arguments).args(["--no-symbol-cache", "selfwind.data"]).current_dir(&place))
+            run(command.args(arguments).args(["--no-symbol-cache", "selfwind.data"]).current_dir(&directory))
         };
         let mut crowded = Command::new("setpriv");
         crowded.args(["--reuid=64999", "--clear-groups", "prlimit", "--nproc=1"]).arg(&reader);
@@ -303,5 +303,5 @@ fn a_user_who_may_have_no_more_threads_reads_profiles_all_the_same() {
         assert_eq!((found.status, found.stderr.as_str()), (0, ""), "{arguments:?}");
         assert_eq!(found.stdout, expected.stdout, "{arguments:?}");
     }
-    let _ = fs::remove_dir_all(&place);
+    let _ = fs::remove_dir_all(&directory);
 }

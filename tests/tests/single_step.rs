@@ -213,11 +213,11 @@ fn every_compiler_and_level() {
                 let arguments = ["fljsatc", "1"].map(OsStr::new);
                 let (summary, verdict) =
                     run(&target, &arguments, &[("LD_BIND_NOT", "1")], Rules::Tables, u64::MAX);
-                let place = format!("{compiler} {level} {pointers}");
-                println!("{place}: {} instructions, {} frames", summary.instructions, verdict.frames);
-                assert!(summary.unexplained.is_empty(), "{place}: {:?}", summary.unexplained);
-                assert_eq!(summary.status, Some(61), "{place}");
-                assert_eq!(verdict.wrong(), 0, "{place}: {}", verdict.report(40));
+                let build = format!("{compiler} {level} {pointers}");
+                println!("{build}: {} instructions, {} frames", summary.instructions, verdict.frames);
+                assert!(summary.unexplained.is_empty(), "{build}: {:?}", summary.unexplained);
+                assert_eq!(summary.status, Some(61), "{build}");
+                assert_eq!(verdict.wrong(), 0, "{build}: {}", verdict.report(40));
                 instructions += summary.instructions;
                 frames += verdict.frames;
             }

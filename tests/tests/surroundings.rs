@@ -103,9 +103,9 @@ fn another_user_after_an_exec() {
         return;
     }
     // Where the other user may execute it.
-    let place = std::env::temp_dir().join(format!("selfwind-user-{}", std::process::id()));
-    std::fs::create_dir_all(&place).expect("a temporary directory");
-    let program = place.join("crowd");
+    let directory = std::env::temp_dir().join(format!("selfwind-user-{}", std::process::id()));
+    std::fs::create_dir_all(&directory).expect("a temporary directory");
+    let program = directory.join("crowd");
     std::fs::copy(Target::c("crowd").build(), &program).expect("ours");
     let program = program.to_str().expect("UTF-8");
     let setpriv = ["--reuid=65534", "--regid=65534", "--clear-groups", program, "threads", "2", "100"];
@@ -116,7 +116,7 @@ fn another_user_after_an_exec() {
         let folded = recording.folded();
         assert!(folded.inclusive("crowd_work") > 0, "{tool}: {folded:?}");
     }
-    let _ = std::fs::remove_dir_all(&place);
+    let _ = std::fs::remove_dir_all(&directory);
 }
 
 #[test]

@@ -101,8 +101,8 @@ fn memory_is_shown_while_it_is_held() {
     let bytes: u64 = line.split(' ').next().expect("a number").replace(',', "").parse().expect("a number");
     // The shell and sleep hold a little, too.
     assert!((180_000..300_000).contains(&bytes), "{held}");
-    let place = |site| held.find(site).unwrap_or_else(|| panic!("no {site}:\n{held}"));
-    assert!(place("in_growing") < place("in_steady"), "{held}");
+    let offset = |site| held.find(site).unwrap_or_else(|| panic!("no {site}:\n{held}"));
+    assert!(offset("in_growing") < offset("in_steady"), "{held}");
 
     // What was allocated two seconds ago is gone from the view, live blocks are not.
     terminal.press(&["e"]);

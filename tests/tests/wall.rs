@@ -63,16 +63,17 @@ fn threads_have_their_shares_of_computing_and_waiting() {
         assert_near(own.total(), *life, counted, name, &own);
         assert_near(running, *cpu, counted, &format!("{name} running"), &own);
         assert_near(ready, *delayed, counted, &format!("{name} ready"), &own);
-        let places = match name.as_str() {
+        let functions = match name.as_str() {
             "computes" => ["compute", "compute"],
             "mixes" => ["sleep_shortly", "sleep_longer"],
             "waits" => ["wait_for_the_end", "nowhere"],
             "reads" => ["read_to_the_end", "nowhere"],
             _ => panic!("{name}"),
         };
-        for (place, expected) in places.into_iter().zip([first, second]).filter(|_| name != "computes") {
-            let what = format!("{name} in {place}");
-            assert_near(blocked_in(&own, place), *expected, (THREE_POINTS, *life), &what, &own);
+        for (function, expected) in functions.into_iter().zip([first, second]).filter(|_| name != "computes")
+        {
+            let what = format!("{name} in {function}");
+            assert_near(blocked_in(&own, function), *expected, (THREE_POINTS, *life), &what, &own);
         }
     }
     for (name, call) in [("waits", "[blocked: futex]"), ("reads", "[blocked: read]")] {
@@ -81,12 +82,12 @@ fn threads_have_their_shares_of_computing_and_waiting() {
     }
 }
 
-fn blocked_in(folded: &Folded, place: &str) -> u64 {
+fn blocked_in(folded: &Folded, function: &str) -> u64 {
     let stacks = folded
         .stacks
         .iter()
         .filter(|(stack, _)| stack.last().is_some_and(|leaf| leaf.starts_with("[blocked")));
-    Folded { stacks: stacks.cloned().collect() }.inclusive(place)
+    Folded { stacks: stacks.cloned().collect() }.inclusive(function)
 }
 
 /// Regardless of the frame pointer, which the kernel does not report.

@@ -121,8 +121,8 @@ impl Walk<'_> {
 
     /// Sets a register of the caller; `None` if it is unknown.
     pub fn set_register(&mut self, column: usize, value: Option<u64>) {
-        if let Some(place) = self.0.registers.value.get_mut(column) {
-            *place = value.unwrap_or(0);
+        if let Some(register) = self.0.registers.value.get_mut(column) {
+            *register = value.unwrap_or(0);
             self.0.registers.known =
                 self.0.registers.known & !(1 << column) | u64::from(value.is_some()) << column;
         }

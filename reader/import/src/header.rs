@@ -152,8 +152,8 @@ impl Header {
         let there = (0..256).filter(|bit| features[bit / 8] >> (bit % 8) & 1 != 0);
         for (number, feature) in there.enumerate() {
             let mut bytes = [0; SECTION];
-            let place = table.saturating_add((number * SECTION) as u64);
-            if read_at(file, place, &mut bytes).is_err() {
+            let offset = table.saturating_add((number * SECTION) as u64);
+            if read_at(file, offset, &mut bytes).is_err() {
                 // The end is missing, but the records are usable.
                 return Ok(());
             }

@@ -96,12 +96,12 @@ fn rows(profile: &Profile) -> HashMap<u32, Row> {
     let files: Vec<Option<Vec<u8>>> =
         profile.binaries.iter().map(|binary| fs::read(&binary.path).ok()).collect();
     let mut rows = HashMap::new();
-    for (place, location) in profile.locations.iter().enumerate() {
+    for (index, location) in profile.locations.iter().enumerate() {
         let Some(binary) = location.binary else { continue };
         let Some(elf) = files[binary as usize].as_deref().and_then(|file| ElfFile::parse(file).ok()) else {
             continue;
         };
-        rows.insert(place as u32, row(&elf, location.address));
+        rows.insert(index as u32, row(&elf, location.address));
     }
     rows
 }

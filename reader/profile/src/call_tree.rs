@@ -56,10 +56,10 @@ pub fn weights(stacks: &dyn Stacks) -> Vec<Weight> {
     let mut number = 0;
     stacks.each(&mut |stack, weight| {
         for step in stack {
-            let place = step.label as usize;
-            if std::mem::replace(&mut seen_in[place], number) != number {
-                weights[place].total += weight;
-                weights[place].guessed += if step.found_by == FoundBy::Guess { weight } else { 0 };
+            let index = step.label as usize;
+            if std::mem::replace(&mut seen_in[index], number) != number {
+                weights[index].total += weight;
+                weights[index].guessed += if step.found_by == FoundBy::Guess { weight } else { 0 };
             }
         }
         if let Some(leaf) = stack.last() {
@@ -130,9 +130,9 @@ impl CallTree {
         tree
     }
 
-    /// The node with index `place`.
-    pub fn node(&self, place: u32) -> &Node {
-        &self.nodes[place as usize]
+    /// The node with this index.
+    pub fn node(&self, index: u32) -> &Node {
+        &self.nodes[index as usize]
     }
 
     /// The children of a node, heaviest first, equal ones by text.
@@ -144,8 +144,8 @@ impl CallTree {
     /// Lists the children of all nodes.
     fn link(&mut self, ranks: &[u32]) {
         let CallTree { nodes, children } = self;
-        for place in 1..nodes.len() {
-            let parent = nodes[place].parent as usize;
+        for index in 1..nodes.len() {
+            let parent = nodes[index].parent as usize;
             nodes[parent].children.1 += 1;
         }
         let mut next = 0;
@@ -155,10 +155,10 @@ impl CallTree {
             next += count;
         }
         *children = vec![0; next as usize];
-        for place in 1..nodes.len() {
-            let parent = nodes[place].parent as usize;
+        for index in 1..nodes.len() {
+            let parent = nodes[index].parent as usize;
             let until = &mut nodes[parent].children.1;
-            children[*until as usize] = place as u32;
+            children[*until as usize] = index as u32;
             *until += 1;
         }
         for Node { children: (from, until), .. } in nodes.iter() {
@@ -269,9 +269,9 @@ mod tests {
             let made = made();
             let tree = CallTree::new(&made, direction, 1);
             assert_eq!((tree.nodes[0].total, tree.nodes[0].own), (8, 1));
-            for (place, node) in tree.nodes.iter().enumerate() {
+            for (index, node) in tree.nodes.iter().enumerate() {
                 let below: u64 =
-                    tree.children(place as u32).iter().map(|&child| tree.node(child).total).sum();
+                    tree.children(index as u32).iter().map(|&child| tree.node(child).total).sum();
                 assert_eq!(node.total, node.own + below);
             }
             let heading = tree.node(tree.children(0)[0]);

@@ -200,27 +200,27 @@ impl Events {
                 (live_objects, live),
                 (live_bytes, live),
             ];
-            for (place, (weight, samples)) in (first..).zip(counts) {
+            for (event, (weight, samples)) in (first..).zip(counts) {
                 if weight != 0 {
-                    each(EventCount { ns: sample.ns, event: place as u8, samples, weight, kernel: &[] });
+                    each(EventCount { ns: sample.ns, event: event as u8, samples, weight, kernel: &[] });
                 }
             }
             return;
         }
         if let (Some(first), MAPPING) = (first, sample.source) {
             let kernel = mapped_memory::mark(sample);
-            for (place, weight) in
+            for (event, weight) in
                 (first..).zip(self.mapped.values(sample)).filter(|(_, weight)| *weight != 0)
             {
-                each(EventCount { ns: sample.ns, event: place as u8, samples: 1, weight, kernel });
+                each(EventCount { ns: sample.ns, event: event as u8, samples: 1, weight, kernel });
             }
             return;
         }
         if let (Some(first), LOCK) = (first, sample.source) {
             // The thread that ended the wait counts its duration once the two are joined.
             let values = locks::values(sample, self.mean_wait_ns);
-            for (place, weight) in (first..).zip(values.into_iter().flatten()) {
-                each(EventCount { ns: sample.ns, event: place as u8, samples: 1, weight, kernel: &[] });
+            for (event, weight) in (first..).zip(values.into_iter().flatten()) {
+                each(EventCount { ns: sample.ns, event: event as u8, samples: 1, weight, kernel: &[] });
             }
             return;
         }
@@ -233,13 +233,13 @@ impl Events {
                     continue;
                 }
             }
-            let place = match first {
+            let index = match first {
                 Some(first) => first + usize::from(event),
                 None if is_of_clock && usize::from(event) < self.of_clock => event.into(),
                 // Samples of unknown sources are kept apart.
                 None => self.measures.len(),
             };
-            let event = place.min(self.measures.len()).min(u8::MAX.into()) as u8;
+            let event = index.min(self.measures.len()).min(u8::MAX.into()) as u8;
             each(EventCount { ns, event, samples: 1, weight: weight.into(), kernel });
         }
     }
@@ -256,7 +256,7 @@ pub const LEAKS: &str = "leaks";
 ///
 /// # Errors
 /// If there is none; the error lists the available ones.
-pub(crate) fn place_of(measures: &[Measure], name: &str) -> Result<u8, NoSuchEvent> {
+pub(crate) fn index_of(measures: &[Measure], name: &str) -> Result<u8, NoSuchEvent> {
     let (name, otherwise) = match name {
         "alloc" => (HeapValue::default().name(), None),
         MMAP => (mapped_memory::name(HeapValue::default()), None),
@@ -265,9 +265,9 @@ pub(crate) fn place_of(measures: &[Measure], name: &str) -> Result<u8, NoSuchEve
         name => (name, None),
     };
     let find = |name| measures.iter().position(|measure| measure.name == name);
-    let place = find(name).or_else(|| find(otherwise?));
+    let index = find(name).or_else(|| find(otherwise?));
     let names = || measures.iter().map(|measure| measure.name.to_string()).collect();
-    place.map(|place| place as u8).ok_or_else(|| NoSuchEvent { asked: name.into(), names: names() })
+    index.map(|index| index as u8).ok_or_else(|| NoSuchEvent { asked: name.into(), names: names() })
 }
 
 /// A profile has no event of a name.
@@ -322,10 +322,10 @@ mod tests {
         assert_eq!(names("perf:faults,cs,alloc"), [&["faults", "cs"][..], &heap].concat());
         assert_eq!((events("alloc").main(), events("lock").main(), events("alloc,cpu").main()), (1, 1, 0));
         let both = events("cpu,mmap,lock,alloc");
-        let place = |name| place_of(both.measures(), name).unwrap();
-        assert_eq!(place_of(events("mmap").measures(), LEAKS).unwrap(), 3);
-        assert_eq!(place(LEAKS), 11);
-        assert_eq!(["cpu", "mmap", "mmap_inuse_space", "lock", "alloc"].map(place), [0, 2, 4, 6, 9]);
+        let index = |name| index_of(both.measures(), name).unwrap();
+        assert_eq!(index_of(events("mmap").measures(), LEAKS).unwrap(), 3);
+        assert_eq!(index(LEAKS), 11);
+        assert_eq!(["cpu", "mmap", "mmap_inuse_space", "lock", "alloc"].map(index), [0, 2, 4, 6, 9]);
     }
 
     #[test]

@@ -208,12 +208,12 @@ mod tests {
         assert_eq!(values(&sample(5, LockNonce::holder(3)), 1000), None);
     }
 
-    /// Takes in samples in this order, with their places as what is kept.
+    /// Takes in samples in this order, with their indexes as what is kept.
     fn pairs(samples: &[Sample]) -> Vec<(usize, usize)> {
         let mut joiner = Joiner::default();
         let mut found = Vec::new();
-        for (place, sample) in samples.iter().enumerate() {
-            joiner.take(sample, || place, |wait, end| found.push((*wait, *end)));
+        for (index, sample) in samples.iter().enumerate() {
+            joiner.take(sample, || index, |wait, end| found.push((*wait, *end)));
         }
         found
     }

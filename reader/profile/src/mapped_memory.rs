@@ -24,13 +24,13 @@ pub fn mark_name(address: u64) -> Option<&'static str> {
 
 /// The marker frame of a sampled mapping.
 pub(crate) fn mark(sample: &Sample) -> &'static [u64] {
-    let place = match MappingNonce(sample.nonce).kind() {
+    let index = match MappingNonce(sample.nonce).kind() {
         MappingKind::Anonymous => 0,
         MappingKind::Shared => 1,
         MappingKind::File => 2,
         MappingKind::Reserved => 3,
     };
-    &MARKS[place..=place]
+    &MARKS[index..=index]
 }
 
 /// The name of a mapping value in outputs.

@@ -68,8 +68,8 @@ impl History {
     /// same secret for all processes.
     pub(crate) fn seal(&mut self, secret: &RandomState) {
         for (ns, number) in self.unmaps.drain(..) {
-            if let Some(&place) = self.by_number.get(&number) {
-                self.changes.push((ns, Change::Unmap(place)));
+            if let Some(&index) = self.by_number.get(&number) {
+                self.changes.push((ns, Change::Unmap(index)));
             }
         }
         self.changes.sort_unstable();
@@ -97,7 +97,7 @@ impl History {
 
     /// The module that contains `address` in an epoch. Queries may come in any order.
     pub(crate) fn find(&self, epoch: u32, address: u64) -> Option<Mapping> {
-        self.spans.find(epoch, address).map(|place| self.mappings[place as usize])
+        self.spans.find(epoch, address).map(|index| self.mappings[index as usize])
     }
 }
 
@@ -107,14 +107,14 @@ struct Span {
     from: u32,
     until: u32,
     /// Index of the mapping.
-    place: u32,
+    index: u32,
 }
 
 /// A keyed 128-bit digest of the mappings of each epoch, independent of their order.
 fn layouts(mappings: &[Mapping], spans: &[Span], changes: usize, secret: &RandomState) -> Vec<u128> {
     let mut layouts = vec![0; changes + 1];
-    for &Span { from, until, place } in spans {
-        let half = |number: u8| u128::from(secret.hash_one((number, mappings[place as usize])));
+    for &Span { from, until, index } in spans {
+        let half = |number: u8| u128::from(secret.hash_one((number, mappings[index as usize])));
         let summand = half(0) << 64 | half(1);
         layouts[from as usize] ^= summand;
         if let Some(end) = layouts.get_mut(until as usize) {
@@ -145,10 +145,10 @@ impl Replay<'_> {
         for (number, &(_, change)) in history.changes.iter().enumerate() {
             let epoch = number as u32 + 1;
             match change {
-                Change::Map(place) => replay.take(place, epoch),
-                Change::Unmap(place) => {
-                    let start = history.mappings[place].start;
-                    if replay.live.get(&start).is_some_and(|&(live, _)| live == place) {
+                Change::Map(index) => replay.take(index, epoch),
+                Change::Unmap(index) => {
+                    let start = history.mappings[index].start;
+                    if replay.live.get(&start).is_some_and(|&(live, _)| live == index) {
                         replay.end(start, epoch);
                     }
                 }
@@ -160,16 +160,16 @@ impl Replay<'_> {
     }
 
     fn end(&mut self, start: u64, until: u32) {
-        if let Some((place, from)) = self.live.remove(&start)
+        if let Some((index, from)) = self.live.remove(&start)
             && from < until
         {
-            self.spans.push(Span { from, until, place: place as u32 });
+            self.spans.push(Span { from, until, index: index as u32 });
         }
     }
 
     /// Maps a module. Modules that it covers have been unmapped without a record.
-    fn take(&mut self, place: usize, epoch: u32) {
-        let new = self.mappings[place];
+    fn take(&mut self, index: usize, epoch: u32) {
+        let new = self.mappings[index];
         let covered: Vec<u64> = self
             .live
             .range(..new.end)
@@ -178,7 +178,7 @@ impl Replay<'_> {
             .map(|(&start, _)| start)
             .collect();
         covered.into_iter().for_each(|start| self.end(start, epoch));
-        self.live.insert(new.start, (place, epoch));
+        self.live.insert(new.start, (index, epoch));
     }
 }
 
@@ -201,7 +201,7 @@ impl Spans {
         let mut nodes = vec![Vec::new(); 2 * ranges];
         spans.sort_unstable_by_key(|span| span.from);
         for span in spans {
-            let Mapping { start, end, .. } = mappings[span.place as usize];
+            let Mapping { start, end, .. } = mappings[span.index as usize];
             let at = |bound| ranges + bounds.partition_point(|&other| other < bound);
             let (mut left, mut right) = (at(start), at(end));
             while left < right {
@@ -228,7 +228,7 @@ impl Spans {
             if let Some(span) = last.map(|last| spans[last])
                 && epoch < span.until
             {
-                return Some(span.place);
+                return Some(span.index);
             }
             node /= 2;
         }

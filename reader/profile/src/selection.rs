@@ -84,13 +84,13 @@ pub enum Label {
     Function(FunctionId),
     /// A line of a function: the file's name and the number of the line, 0 if unknown.
     Line(FunctionId, Option<NameId>, u32),
-    /// A binary, by its place in the profile; none for code outside all modules.
+    /// A binary, by its index in the profile; none for code outside all modules.
     Module(Option<u32>),
     /// A mark at the root of an incomplete stack.
     Mark(FunctionId),
     /// The processes under a heading.
     Processes(Vec<u32>),
-    /// A thread, by its place in the profile.
+    /// A thread, by its index in the profile.
     Thread(u32),
     /// A tracepoint, or the value of a field.
     Value,
@@ -98,7 +98,7 @@ pub enum Label {
 
 /// Which heading stands above a stack.
 enum Headings {
-    /// By the place of the thread.
+    /// By the index of the thread.
     OfThreads(Vec<Option<u32>>),
     /// By the number of what the event carries.
     OfValues(HashMap<u32, u32>),
@@ -126,13 +126,13 @@ struct Chosen {
 pub struct Selection<'p> {
     profile: &'p Profile,
     labels: Vec<(Label, String)>,
-    /// The label of each of the profile's places.
-    of_place: Vec<u32>,
+    /// The label of each of the profile's lines.
+    of_line: Vec<u32>,
     /// The label of the mark of each reason for an incomplete stack.
     marks: BTreeMap<u8, u32>,
     unit: Unit,
     chosen: Vec<Chosen>,
-    /// Samples and weight of each thread that was chosen, by its place in the profile.
+    /// Samples and weight of each thread that was chosen, by its index in the profile.
     threads: BTreeMap<u32, (u64, u64)>,
     weight: u64,
     /// Sum of the squares of the weights of the samples.
@@ -146,7 +146,7 @@ impl<'p> Selection<'p> {
         let mut selection = Selection {
             profile,
             labels: Vec::new(),
-            of_place: Vec::new(),
+            of_line: Vec::new(),
             marks: BTreeMap::new(),
             unit,
             chosen: Vec::new(),
@@ -155,7 +155,7 @@ impl<'p> Selection<'p> {
             squares: 0.0,
             headed: false,
         };
-        selection.label_places();
+        selection.label_lines();
         let headings = match heading {
             Heading::Values => selection.label_values(),
             _ => Headings::OfThreads(selection.label_headings(heading)),
@@ -190,10 +190,10 @@ impl<'p> Selection<'p> {
         usize::from(self.headed)
     }
 
-    /// Place, samples and weight of the threads chosen, the heaviest first.
+    /// Index, samples and weight of the threads chosen, the heaviest first.
     pub fn threads(&self) -> Vec<(u32, u64, u64)> {
-        let mut rows: Vec<_> = self.threads.iter().map(|(&place, &(s, w))| (place, s, w)).collect();
-        rows.sort_by_key(|&(place, _, weight)| (std::cmp::Reverse(weight), place));
+        let mut rows: Vec<_> = self.threads.iter().map(|(&index, &(s, w))| (index, s, w)).collect();
+        rows.sort_by_key(|&(index, _, weight)| (std::cmp::Reverse(weight), index));
         rows
     }
 
@@ -202,35 +202,35 @@ impl<'p> Selection<'p> {
         self.labels.len() as u32 - 1
     }
 
-    fn label_places(&mut self) {
+    fn label_lines(&mut self) {
         let profile = self.profile;
         let mut known: HashMap<(u32, Option<NameId>, u32), u32> = HashMap::new();
-        for place in &profile.lines {
-            let binary = profile.functions[place.function.0 as usize].binary;
+        for line in &profile.lines {
+            let binary = profile.functions[line.function.0 as usize].binary;
             let key = match self.unit {
-                Unit::Function => (place.function.0, None, 0),
-                Unit::Line => (place.function.0, place.file, place.line),
+                Unit::Function => (line.function.0, None, 0),
+                Unit::Line => (line.function.0, line.file, line.line),
                 Unit::Module => (binary.unwrap_or(u32::MAX), None, 0),
             };
             let label = match known.get(&key) {
                 Some(&label) => label,
                 None => {
-                    let name = profile.function_name(place.function);
+                    let name = profile.function_name(line.function);
                     let label = match self.unit {
-                        Unit::Function => (Label::Function(place.function), name.to_owned()),
+                        Unit::Function => (Label::Function(line.function), name.to_owned()),
                         Unit::Line => (
-                            Label::Line(place.function, place.file, place.line),
-                            format!("{name}{}", line_text(profile, place.file, place.line)),
+                            Label::Line(line.function, line.file, line.line),
+                            format!("{name}{}", line_text(profile, line.file, line.line)),
                         ),
                         Unit::Module if binary.is_none() => (Label::Module(None), name.to_owned()),
-                        Unit::Module => (Label::Module(binary), profile.module_name(place.function)),
+                        Unit::Module => (Label::Module(binary), profile.module_name(line.function)),
                     };
                     let label = self.add_label(label.0, label.1);
                     known.insert(key, label);
                     label
                 }
             };
-            self.of_place.push(label);
+            self.of_line.push(label);
         }
         for end in 0..=u8::MAX {
             if let Some(mark) = profile.truncation_function(end) {
@@ -240,7 +240,7 @@ impl<'p> Selection<'p> {
         }
     }
 
-    /// The heading of each thread, by its place in the profile.
+    /// The heading of each thread, by its index in the profile.
     fn label_headings(&mut self, heading: Heading) -> Vec<Option<u32>> {
         let profile = self.profile;
         let names: Vec<String> = profile.processes.iter().map(|process| process.name()).collect();
@@ -256,9 +256,9 @@ impl<'p> Selection<'p> {
         }
         self.headed = true;
         if heading == Heading::Threads {
-            for (place, thread) in profile.threads.iter().enumerate() {
+            for (index, thread) in profile.threads.iter().enumerate() {
                 let text = format!("{} {}", named(&thread.name, &names[thread.process as usize]), thread.tid);
-                of_thread[place] = Some(self.add_label(Label::Thread(place as u32), text));
+                of_thread[index] = Some(self.add_label(Label::Thread(index as u32), text));
             }
             return of_thread;
         }
@@ -274,8 +274,8 @@ impl<'p> Selection<'p> {
             processes.iter().for_each(|&process| of_process[process as usize] = label);
             self.add_label(Label::Processes(processes), name.to_owned());
         }
-        for (place, thread) in profile.threads.iter().enumerate() {
-            of_thread[place] = of_process[thread.process as usize];
+        for (index, thread) in profile.threads.iter().enumerate() {
+            of_thread[index] = of_process[thread.process as usize];
         }
         of_thread
     }
@@ -355,7 +355,7 @@ impl Stacks for Selection<'_> {
         let profile = self.profile;
         let mut steps: Vec<Step> = Vec::new();
         let mut trail = Trail::default();
-        // Steps and places after each frame of the trail.
+        // Steps and lines after each frame of the trail.
         let mut after: Vec<(usize, u32)> = Vec::new();
         let mut last = None;
         for chosen in &self.chosen {
@@ -376,9 +376,9 @@ impl Stacks for Selection<'_> {
             let (len, mut number) = after[shared];
             steps.truncate(len);
             for frame in frames {
-                for place in profile.locations[frame.location as usize].lines.clone().rev() {
+                for line in profile.locations[frame.location as usize].lines.clone().rev() {
                     number += 1;
-                    let label = self.of_place[place as usize];
+                    let label = self.of_line[line as usize];
                     let repeated = || steps.last().is_some_and(|last| last.label == label);
                     if number > chosen.skip && !(self.unit == Unit::Module && repeated()) {
                         steps.push(Step { label, found_by: found_by(frame) });
@@ -432,8 +432,8 @@ impl Matcher {
         }
         let frames = profile.frames_from_root(stack);
         let functions = || {
-            let places = frames.iter().flat_map(|frame| profile.lines_of(frame.location).iter().rev());
-            places.map(|place| place.function.0 as usize)
+            let lines = frames.iter().flat_map(|frame| profile.lines_of(frame.location).iter().rev());
+            lines.map(|line| line.function.0 as usize)
         };
         let passes = |wanted: &Option<Vec<bool>>| {
             wanted.as_ref().is_none_or(|wanted| functions().any(|function| wanted[function]))

@@ -106,8 +106,8 @@ impl<'a> Shared<'a> {
         tables
     }
 
-    fn text(&self, place: usize) -> &'a str {
-        self.strings[place].as_str().unwrap()
+    fn text(&self, index: usize) -> &'a str {
+        self.strings[index].as_str().unwrap()
     }
 
     fn func(&self, frame: usize) -> usize {

@@ -145,12 +145,12 @@ fn parquet_rows() {
     let (mut kernel, mut switches) = (0, 0);
     for row in reader.get_row_iter(None).unwrap() {
         let row = row.unwrap();
-        let place = |name: &str| row.get_column_iter().position(|(column, _)| column == name).unwrap();
-        let text = |name: &str| row.get_string(place(name)).unwrap().as_str();
+        let index_of = |name: &str| row.get_column_iter().position(|(column, _)| column == name).unwrap();
+        let text = |name: &str| row.get_string(index_of(name)).unwrap().as_str();
         kernel += usize::from(text("found_by") == "kernel" && text("module").starts_with('['));
         if text("event") == "cs" {
-            assert_eq!((text("unit"), row.get_long(place("period_ns")).unwrap()), ("samples", 0));
-            switches += usize::from(row.get_long(place("depth")).unwrap() == 0);
+            assert_eq!((text("unit"), row.get_long(index_of("period_ns")).unwrap()), ("samples", 0));
+            switches += usize::from(row.get_long(index_of("depth")).unwrap() == 0);
         }
     }
     assert_eq!((kernel, switches), (4, 1));

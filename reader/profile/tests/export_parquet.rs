@@ -16,18 +16,18 @@ fn rows(path: &Path) -> Vec<Row> {
     reader.get_row_iter(None).unwrap().map(|row| row.unwrap()).collect()
 }
 
-/// Where a column is.
-fn place(row: &Row, column: &str) -> usize {
+/// The index of a column.
+fn index_of(row: &Row, column: &str) -> usize {
     row.get_column_iter().position(|(name, _)| name == column).unwrap_or_else(|| panic!("no column {column}"))
 }
 
 fn number(row: &Row, column: &str) -> i64 {
-    let place = place(row, column);
-    row.get_long(place).or_else(|_| row.get_timestamp_micros(place)).unwrap()
+    let index = index_of(row, column);
+    row.get_long(index).or_else(|_| row.get_timestamp_micros(index)).unwrap()
 }
 
 fn text<'a>(row: &'a Row, column: &str) -> &'a str {
-    row.get_string(place(row, column)).unwrap()
+    row.get_string(index_of(row, column)).unwrap()
 }
 
 fn fold(rows: &[Row]) -> Folded {
@@ -63,7 +63,7 @@ fn nothing_is_lost() {
         rows.iter().filter(|row| number(row, "depth") == 0).map(|row| number(row, "weight")).sum();
     assert_eq!(weight as u64, made.weight);
     assert_eq!(fold(&rows), made.folded);
-    let inlined = rows.iter().find(|row| row.get_bool(place(row, "inlined")).unwrap()).unwrap();
+    let inlined = rows.iter().find(|row| row.get_bool(index_of(row, "inlined")).unwrap()).unwrap();
     assert!(text(inlined, "file").ends_with("mixer.c") && number(inlined, "line") > 0);
     assert_eq!((text(inlined, "module"), text(inlined, "build_id").len()), ("mixer", 40));
     assert_eq!((text(inlined, "found_by"), text(inlined, "command")), ("cfi", "mixer a \"b\"\n"));

@@ -98,7 +98,7 @@ impl Decoded {
         let label = labels.iter().find(|label| self.text(label, "key") == key).unwrap();
         match label.number("str") {
             0 => label.number("num").to_string(),
-            place => self.strings[place].clone(),
+            index => self.strings[index].clone(),
         }
     }
 

@@ -40,9 +40,9 @@ fn theirs(program: &Path, addresses: &[u64]) -> Vec<Vec<Call>> {
             answers.push(Vec::new());
             continue;
         }
-        let place = lines.next().unwrap();
-        let place = place.split(" (discriminator").next().unwrap();
-        let (file, number) = place.rsplit_once(':').unwrap();
+        let location = lines.next().unwrap();
+        let location = location.split(" (discriminator").next().unwrap();
+        let (file, number) = location.rsplit_once(':').unwrap();
         let call = (line.to_owned(), normal(file), number.parse().unwrap_or(0));
         answers.last_mut().unwrap().push(call);
     }
@@ -118,9 +118,9 @@ fn llvm(program: &Path, addresses: &[u64]) -> Option<Vec<Vec<Call>>> {
     let child = symbolizer.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().ok()?;
     let text = answer(child, addresses);
     let call = |pair: &[&str]| {
-        let mut place = pair[1].rsplitn(3, ':').skip(1);
-        let line = place.next().unwrap().parse().unwrap_or(0);
-        (pair[0].to_owned(), normal(place.next().unwrap()), line)
+        let mut location = pair[1].rsplitn(3, ':').skip(1);
+        let line = location.next().unwrap().parse().unwrap_or(0);
+        (pair[0].to_owned(), normal(location.next().unwrap()), line)
     };
     let answers = text.split("\n\n").filter(|answer| !answer.trim().is_empty());
     Some(
@@ -165,9 +165,9 @@ fn unhashed(name: &str) -> String {
     }
 }
 
-/// Random places of a large program: this one, with all it is made of. The long form has ten thousand.
+/// Random addresses of a large program: this one, with all it is made of. The long form has ten thousand.
 #[test]
-fn random_places_of_a_large_program_equal_llvm_symbolizer() {
+fn random_addresses_of_a_large_program_equal_llvm_symbolizer() {
     let program = &std::env::current_exe().unwrap();
     let count = if std::env::var_os("SELFWIND_LONG").is_some() { 10_000 } else { 300 };
     let bytes = fs::read(program).unwrap();
@@ -372,12 +372,12 @@ fn damaged_files_do_no_harm() {
         for round in 0..300 {
             let mut bytes = intact.clone();
             for _ in 0..1 + round % 20 {
-                let place = match round % 3 {
+                let offset = match round % 3 {
                     0 => next(bytes.len()),
                     1 => next(4096.min(bytes.len())),
                     _ => bytes.len() - 1 - next(8192.min(bytes.len())),
                 };
-                bytes[place] = next(256) as u8;
+                bytes[offset] = next(256) as u8;
             }
             bytes.truncate(if round % 5 == 0 { next(bytes.len()) + 1 } else { bytes.len() });
             fs::write(&damaged, &bytes).unwrap();

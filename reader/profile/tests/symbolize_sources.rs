@@ -67,10 +67,10 @@ fn what_debug_files_share_is_found() {
     let sources = SymbolSources::in_directories([base.join("debug")]);
     // dwz moves out what several files have in common: the same program twice, linked differently.
     let mut files: Vec<PathBuf> = Vec::new();
-    for (place, link) in [("a", "-Wl,--build-id=0x0102030405"), ("b", "-Wl,--build-id=0x0a0b0c0d0e")] {
-        let place = base.join(place);
-        fs::create_dir(&place).unwrap();
-        files.push(c_program(&place, &["-g", "-O2", link]));
+    for (name, link) in [("a", "-Wl,--build-id=0x0102030405"), ("b", "-Wl,--build-id=0x0a0b0c0d0e")] {
+        let directory = base.join(name);
+        fs::create_dir(&directory).unwrap();
+        files.push(c_program(&directory, &["-g", "-O2", link]));
     }
     let addresses = addresses(&files[0], 1, 100_000, own);
     let (expected, _) = ours(&files[0], &addresses, &sources);

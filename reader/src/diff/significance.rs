@@ -35,7 +35,7 @@ pub(super) fn significant(probabilities: &[f64]) -> Vec<bool> {
     let holds = |rank: usize| probabilities[order[rank]] <= step * (rank + 1) as f64;
     let count = (0..order.len()).rev().find(|&rank| holds(rank)).map_or(0, |rank| rank + 1);
     let mut marks = vec![false; probabilities.len()];
-    order[..count].iter().for_each(|&place| marks[place] = true);
+    order[..count].iter().for_each(|&index| marks[index] = true);
     marks
 }
 

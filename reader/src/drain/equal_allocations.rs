@@ -12,11 +12,11 @@ use crate::drain::merge::Queued;
 #[derive(Default)]
 pub(super) struct EqualAllocations {
     /// Empty until the first repeat.
-    places: Vec<Option<(Key, Queued)>>,
+    entries: Vec<Option<(Key, Queued)>>,
 }
 
 /// log2 of the number of allocations that are remembered.
-const PLACE_BITS: u32 = 9;
+const INDEX_BITS: u32 = 9;
 
 /// The record with their stack, and their size.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -34,10 +34,10 @@ impl Key {
         AllocationNonce(nonce).is_further().then_some(key)
     }
 
-    fn place(self) -> usize {
+    fn index(self) -> usize {
         // Fibonacci hashing.
         let word = self.nonce ^ self.stack ^ u64::from(self.chunk).rotate_left(32);
-        (word.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (u64::BITS - PLACE_BITS)) as usize
+        (word.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (u64::BITS - INDEX_BITS)) as usize
     }
 }
 
@@ -46,14 +46,14 @@ impl EqualAllocations {
     #[inline]
     pub(super) fn find(&self, chunk: &ChunkInfo, record: &RecordRef<'_>) -> Option<Queued> {
         let key = Key::of(chunk, record)?;
-        let (known, queued) = (*self.places.get(key.place())?)?;
+        let (known, queued) = (*self.entries.get(key.index())?)?;
         (known == key).then_some(queued)
     }
 
     /// Remembers the sample of a record.
     pub(super) fn keep(&mut self, chunk: &ChunkInfo, record: &RecordRef<'_>, queued: Queued) {
         let Some(key) = Key::of(chunk, record) else { return };
-        self.places.resize(1 << PLACE_BITS, None);
-        self.places[key.place()] = Some((key, queued));
+        self.entries.resize(1 << INDEX_BITS, None);
+        self.entries[key.index()] = Some((key, queued));
     }
 }

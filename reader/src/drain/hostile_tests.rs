@@ -56,13 +56,13 @@ struct Specimen {
 
 impl Specimen {
     /// Runs a program under the agent to its end.
-    fn make(place: &Path) -> Self {
-        let program = place.join("spin");
+    fn make(directory: &Path) -> Self {
+        let program = directory.join("spin");
         let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/record/spin.c");
         let built = Command::new("cc").args(["-O1", "-pthread", "-o"]).args([&program, &source]).status();
         assert!(built.expect("a C compiler is needed: cc").success());
         let agent = agent_file::unpack().unwrap();
-        let run = place.join("run");
+        let run = directory.join("run");
         fs::create_dir(&run).unwrap();
         fs::set_permissions(&run, fs::Permissions::from_mode(0o700)).unwrap();
         let status = Command::new(&program)
@@ -108,11 +108,11 @@ impl Specimen {
 
 #[test]
 fn no_region_breaks_the_reader() {
-    let place = std::env::temp_dir().join(format!("selfwind-hostile-{}", std::process::id()));
-    let _ = fs::remove_dir_all(&place);
-    fs::create_dir(&place).unwrap();
-    let specimen = Specimen::make(&place);
-    let session = place.join("session");
+    let directory = std::env::temp_dir().join(format!("selfwind-hostile-{}", std::process::id()));
+    let _ = fs::remove_dir_all(&directory);
+    fs::create_dir(&directory).unwrap();
+    let specimen = Specimen::make(&directory);
+    let session = directory.join("session");
     fs::create_dir(&session).unwrap();
 
     let path = specimen.write(&session, specimen.len, |_| ());
@@ -151,5 +151,5 @@ fn no_region_breaks_the_reader() {
         specimen.write(&session, len, |_| ());
         assert_eq!(read_all(&session).samples, 0, "length {len}");
     }
-    fs::remove_dir_all(&place).unwrap();
+    fs::remove_dir_all(&directory).unwrap();
 }

@@ -20,10 +20,10 @@ impl EventArgs {
 
 /// Selects one event of a profile: `event`, or the main one.
 pub(crate) fn choose(profile: &mut Profile, event: Option<&str>) -> anyhow::Result<()> {
-    let place = match event {
+    let index = match event {
         Some(event) => profile.event(event)?,
         None => profile.main,
     };
-    profile.choose(place);
+    profile.choose(index);
     Ok(())
 }

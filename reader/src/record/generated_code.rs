@@ -98,8 +98,8 @@ impl GeneratedCodeKeeper {
 
 /// True if `address` is in the cache `recent`; adds it if not.
 fn is_recent(recent: &mut [u64], address: u64) -> bool {
-    let place = address.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (u64::BITS - RECENT_BITS);
-    recent.get_mut(place as usize).is_some_and(|known| mem::replace(known, address) == address)
+    let index = address.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (u64::BITS - RECENT_BITS);
+    recent.get_mut(index as usize).is_some_and(|known| mem::replace(known, address) == address)
 }
 
 impl ProcessCode {
@@ -188,8 +188,8 @@ impl ProcessCode {
             events.extend(GeneratedCode::in_parts(self.info.id, &path, functions));
         }
         let dump = self.dump.take().or_else(|| {
-            let mut places = self.dumps().into_iter();
-            places.find_map(|path| self.open(&path, session).map(|file| (path, file)))
+            let mut paths = self.dumps().into_iter();
+            paths.find_map(|path| self.open(&path, session).map(|file| (path, file)))
         });
         if let Some((path, file)) = dump
             && let Ok(functions) = file.jitdump(hit)
@@ -202,15 +202,15 @@ impl ProcessCode {
     /// Where compilers put jitdumps.
     fn dumps(&self) -> Vec<PathBuf> {
         let name = format!("jit-{}.dump", self.info.pid);
-        let mut places: Vec<PathBuf> = Vec::new();
-        places.extend(std::env::current_dir().map(|directory| directory.join(&name)));
+        let mut paths: Vec<PathBuf> = Vec::new();
+        paths.extend(std::env::current_dir().map(|directory| directory.join(&name)));
         let home = std::env::var_os("JITDUMPDIR").or_else(|| std::env::var_os("HOME"));
         if let Some(home) = home
             && let Ok(entries) = fs::read_dir(Path::new(&home).join(".debug/jit"))
         {
-            places.extend(entries.flatten().map(|entry| entry.path().join(&name)));
+            paths.extend(entries.flatten().map(|entry| entry.path().join(&name)));
         }
-        places
+        paths
     }
 }
 

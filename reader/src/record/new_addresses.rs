@@ -10,7 +10,7 @@ use std::collections::HashMap;
 use selfwind_profile::profile_file::{Event, SampleRef};
 
 /// Size of the direct-mapped table of known frames: as many as large programs have.
-const PLACES: usize = 1 << 15;
+const ENTRIES: usize = 1 << 15;
 
 /// A frame that a previous block has.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
@@ -45,7 +45,7 @@ pub(super) struct NewAddresses {
 impl Default for NewAddresses {
     fn default() -> Self {
         Self {
-            frames: vec![Known::default(); PLACES],
+            frames: vec![Known::default(); ENTRIES],
             eras: HashMap::new(),
             last_era: 0,
             before: None,
@@ -98,9 +98,9 @@ impl NewAddresses {
         for &word in sample_ref.frames.get(shared..).unwrap_or(&[]) {
             let known = Known { word, era: era.number };
             let mixed = (word ^ era.number).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-            let place = &mut self.frames[(mixed >> 32) as usize % PLACES];
-            self.is_new |= *place != known;
-            *place = known;
+            let entry = &mut self.frames[(mixed >> 32) as usize % ENTRIES];
+            self.is_new |= *entry != known;
+            *entry = known;
         }
     }
 

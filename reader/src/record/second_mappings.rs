@@ -68,7 +68,7 @@ pub(super) fn bias<'c>(
     let endian = elf.endian();
     let headers = elf.elf_header().program_headers(endian, content).ok()?;
     // Segments are mapped in whole pages, so neighbours may share one.
-    let page = |place: u64| place & !(PAGE - 1);
+    let page = |value: u64| value & !(PAGE - 1);
     let is_code = |header: &&elf::ProgramHeader64<Endianness>| {
         header.p_type(endian) == elf::PT_LOAD && header.p_flags(endian) & elf::PF_X != 0
     };

@@ -148,7 +148,7 @@ impl Process {
         let is_there = |(module, until): &&(ModuleInfo, u64)| {
             module.start <= address && address < module.end && module.loaded_ns <= ns && ns <= *until
         };
-        let place = match self.modules.iter().rev().find(is_there) {
+        let location = match self.modules.iter().rev().find(is_there) {
             Some((module, _)) => {
                 let name = module.path.file_name().unwrap_or(module.path.as_os_str()).to_string_lossy();
                 format!("{name}+{:#x}", frame.address().wrapping_sub(module.bias))
@@ -161,7 +161,7 @@ impl Process {
             FoundBy::Guess => " (?)",
             FoundBy::Region => " (region)",
         };
-        printable(&format!("{place}{mark}")).into_owned()
+        printable(&format!("{location}{mark}")).into_owned()
     }
 }
 

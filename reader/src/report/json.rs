@@ -139,16 +139,16 @@ struct Tree<'a> {
 
 impl Serialize for Tree<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let row = |place: u32, parent| node_row(self.selection, self.tree.node(place), parent);
-        let above = |place: u32| self.tree.node(place).parent;
+        let row = |index: u32, parent| node_row(self.selection, self.tree.node(index), parent);
+        let above = |index: u32| self.tree.node(index).parent;
         match &self.heaviest {
             None => {
                 let all = 1..self.tree.nodes.len() as u32;
-                serializer.collect_seq(all.map(|place| row(place, above(place).checked_sub(1))))
+                serializer.collect_seq(all.map(|index| row(index, above(index).checked_sub(1))))
             }
-            Some(places) => serializer.collect_seq(places.iter().map(|&place| {
-                let parent = places.binary_search(&above(place)).ok();
-                row(place, parent.map(|parent| parent as u32))
+            Some(indexes) => serializer.collect_seq(indexes.iter().map(|&index| {
+                let parent = indexes.binary_search(&above(index)).ok();
+                row(index, parent.map(|parent| parent as u32))
             })),
         }
     }
@@ -157,15 +157,15 @@ impl Serialize for Tree<'_> {
 /// The indexes of the heaviest nodes, each with its parent, without the root of everything.
 fn heaviest(tree: &CallTree, limit: usize) -> Vec<u32> {
     let mut heap = BinaryHeap::from([(0, Reverse(0))]);
-    let mut places = Vec::new();
-    while places.len() <= limit
-        && let Some((_, Reverse(place))) = heap.pop()
+    let mut indexes = Vec::new();
+    while indexes.len() <= limit
+        && let Some((_, Reverse(index))) = heap.pop()
     {
-        places.push(place);
-        heap.extend(tree.children(place).iter().map(|&child| (tree.node(child).total, Reverse(child))));
+        indexes.push(index);
+        heap.extend(tree.children(index).iter().map(|&child| (tree.node(child).total, Reverse(child))));
     }
-    places.sort_unstable();
-    places.split_off(1)
+    indexes.sort_unstable();
+    indexes.split_off(1)
 }
 
 /// Maximum number of rows in each list; none: all.
@@ -231,9 +231,9 @@ fn functions<'a>(selection: &'a Selection<'_>, options: &ReportOptions) -> Vec<F
 
 fn threads<'a>(selection: &Selection<'a>) -> Vec<ThreadRow<'a>> {
     let profile = selection.profile();
-    let row = |(place, samples, weight): (u32, u64, u64)| {
-        let thread = &profile.threads[place as usize];
-        let process = profile.process_of(place);
+    let row = |(index, samples, weight): (u32, u64, u64)| {
+        let thread = &profile.threads[index as usize];
+        let process = profile.process_of(index);
         ThreadRow {
             pid: process.info.pid,
             tid: thread.tid,

@@ -24,11 +24,11 @@ impl Folded {
         let mut recursive = vec![false];
         let mut known: HashMap<(u32, u32), u32> = HashMap::new();
         // For each node: its folded node, and the weight that is not in any child.
-        let mut place = vec![0u32; tree.nodes.len()];
+        let mut folded = vec![0u32; tree.nodes.len()];
         for (number, node) in tree.nodes.iter().enumerate() {
             if number > 0 {
-                let parent = place[node.parent as usize];
-                place[number] = match repeated(&nodes, parent, node.label) {
+                let parent = folded[node.parent as usize];
+                folded[number] = match repeated(&nodes, parent, node.label) {
                     Some(before) => {
                         recursive[before as usize] = true;
                         before
@@ -42,7 +42,7 @@ impl Folded {
             }
             let children: u64 =
                 tree.children(number as u32).iter().map(|&child| tree.node(child).total).sum();
-            let to = &mut nodes[place[number] as usize];
+            let to = &mut nodes[folded[number] as usize];
             to.own += node.own;
             to.total += node.total.saturating_sub(children);
             to.frame_pointer += node.frame_pointer;

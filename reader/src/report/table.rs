@@ -85,8 +85,8 @@ fn elements(selection: &Selection<'_>) -> Vec<Row> {
 
 fn threads(selection: &Selection<'_>) -> Vec<Row> {
     let profile = selection.profile();
-    let row = |(place, _, weight): (u32, u64, u64)| {
-        let thread = &profile.threads[place as usize];
+    let row = |(index, _, weight): (u32, u64, u64)| {
+        let thread = &profile.threads[index as usize];
         let process = &profile.processes[thread.process as usize];
         let name = process.name();
         let text = format!("{} {}", named(&thread.name, &name), thread.tid);
@@ -99,8 +99,8 @@ fn threads(selection: &Selection<'_>) -> Vec<Row> {
 fn processes(selection: &Selection<'_>) -> Vec<Row> {
     let profile = selection.profile();
     let mut sums: BTreeMap<(u32, String), u64> = BTreeMap::new();
-    for (place, _, weight) in selection.threads() {
-        let process = profile.process_of(place);
+    for (thread, _, weight) in selection.threads() {
+        let process = profile.process_of(thread);
         *sums.entry((process.info.pid, process.name())).or_default() += weight;
     }
     let row = |((pid, name), weight)| Row {

@@ -137,9 +137,9 @@ fn json_adds_up() {
     let tree = report["tree"].as_array().unwrap();
     let roots = tree.iter().filter(|node| node["parent"].is_null());
     assert_eq!(roots.map(|node| node["total"].as_u64().unwrap()).sum::<u64>(), 20);
-    for (place, node) in tree.iter().enumerate() {
+    for (index, node) in tree.iter().enumerate() {
         if let Some(parent) = node["parent"].as_u64() {
-            assert!((parent as usize) < place, "parents come first");
+            assert!((parent as usize) < index, "parents come first");
         }
     }
 }
@@ -164,18 +164,18 @@ fn json_limits_its_tree_to_the_heaviest_nodes() {
     assert!(all.len() > 4);
     assert_eq!(totals(&some), totals(&all)[..4]);
     // Each is where it was, under the same ones.
-    let path = |tree: &[serde_json::Value], place: usize| {
+    let path = |tree: &[serde_json::Value], index: usize| {
         let mut names = Vec::new();
-        let mut at = Some(place as u64);
-        while let Some(place) = at {
-            let node = &tree[place as usize];
+        let mut at = Some(index as u64);
+        while let Some(index) = at {
+            let node = &tree[index as usize];
             names.push(node.get("function").or(node.get("process")).unwrap().to_string());
             at = node["parent"].as_u64();
         }
         names
     };
-    let paths: Vec<_> = (0..all.len()).map(|place| path(&all, place)).collect();
-    assert!((0..some.len()).all(|place| paths.contains(&path(&some, place))));
+    let paths: Vec<_> = (0..all.len()).map(|index| path(&all, index)).collect();
+    assert!((0..some.len()).all(|index| paths.contains(&path(&some, index))));
 }
 
 #[test]
@@ -223,8 +223,8 @@ fn the_table_is_sorted_as_asked() {
     let options = ReportOptions { sort: Some(Sort::Name), flat: true, ..ReportOptions::default() };
     let text = shown(&profile, &options, PIPE);
     let names = ["[truncated: depth-limit]", "_start", "app::parse", "main", "new_plugin", "worker;loop"];
-    let places: Vec<usize> = names.iter().map(|name| text.find(name).unwrap()).collect();
-    assert!(places.is_sorted(), "{text}");
+    let offsets: Vec<usize> = names.iter().map(|name| text.find(name).unwrap()).collect();
+    assert!(offsets.is_sorted(), "{text}");
 }
 
 #[test]

@@ -100,8 +100,8 @@ impl Page<'_> {
 fn push_siblings(pending: &mut Vec<(usize, String, &str)>, chains: Vec<usize>, indent: &str, root: bool) {
     let last = chains.len().saturating_sub(1);
     // A single root needs no branch lines.
-    for (place, chain) in chains.into_iter().enumerate().rev() {
-        let branch = match (root, place == last) {
+    for (index, chain) in chains.into_iter().enumerate().rev() {
+        let branch = match (root, index == last) {
             (true, _) => "",
             (false, true) => "└ ",
             (false, false) => "├ ",

@@ -21,7 +21,7 @@ const TRACEPOINT: u32 = 2;
 /// Flags of SELFWIND_PERF.
 const BY_FREQUENCY: u32 = 1;
 const WITH_SWITCHES: u32 = 2;
-const AT_PLACE: u32 = 4;
+const AT_OFFSET: u32 = 4;
 /// From this bit on: index of the event's name.
 const NAME_AT: u32 = 8;
 /// Maximum number of events in a session: each needs a ring in every thread.
@@ -126,7 +126,7 @@ impl Clock {
             };
             for Site { file, offset, semaphore, .. } in sites {
                 let separator = if text.is_empty() { "" } else { ";" };
-                let flags = flags | AT_PLACE;
+                let flags = flags | AT_OFFSET;
                 // The kernel expects the semaphore's offset in the upper half (`ref_ctr_offset`).
                 let config = semaphore << 32;
                 let _ = write!(text, "{separator}{kind}:{config}:{period}:{flags}:{offset}:{file}");
@@ -180,8 +180,8 @@ impl Clock {
                 );
             }
             for site in sites {
-                let place = found.iter().position(|other| other.name == site.name);
-                match place.and_then(|place| found[place].probe.as_mut()) {
+                let index = found.iter().position(|other| other.name == site.name);
+                match index.and_then(|index| found[index].probe.as_mut()) {
                     Some((_, known)) if known.contains(&site) => {}
                     Some((_, known)) => known.push(site),
                     None => {

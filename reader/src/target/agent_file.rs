@@ -74,7 +74,7 @@ fn unpack_content(name: &str, content: &[u8]) -> Result<PathBuf, AgentFileError>
         return Err(AgentFileError::NotEmbedded);
     }
     let mut tried = Vec::new();
-    for (directory, access) in places() {
+    for (directory, access) in directories() {
         match unpack_into(&directory, name, content, access) {
             Ok(path) => return Ok(path),
             Err(error) => tried.push(format!("{}: {error}", directory.display())),
@@ -93,7 +93,7 @@ enum Access {
 }
 
 /// Directories to try for the agent's file, best first. For root, one that every user can reach, if there is one.
-fn places() -> Vec<(PathBuf, Access)> {
+fn directories() -> Vec<(PathBuf, Access)> {
     let private = candidates();
     let mut public = Vec::new();
     if geteuid().is_root() {

@@ -211,20 +211,20 @@ impl Attached {
         &mut self,
         pass: Pass,
         scratch: &mut [u8],
-        places: &mut Vec<u64>,
+        positions: &mut Vec<u64>,
         sink: &mut dyn FnMut(ChunkInfo, RecordRef<'_>),
     ) -> DrainStats {
         self.take(|reader| {
-            places.resize(reader.chunks().max(places.len()), 0);
-            reader.drain_holding(pass, scratch, places, sink)
+            positions.resize(reader.chunks().max(positions.len()), 0);
+            reader.drain_holding(pass, scratch, positions, sink)
         })
     }
 
     /// Acknowledges the records of chunks before these positions.
-    pub(crate) fn acknowledge(&mut self, places: &[(u32, u64)]) {
+    pub(crate) fn acknowledge(&mut self, positions: &[(u32, u64)]) {
         self.take(|reader| {
-            for (index, place) in places {
-                reader.acknowledge(*index, *place);
+            for (chunk, position) in positions {
+                reader.acknowledge(*chunk, *position);
             }
         });
     }

@@ -41,8 +41,8 @@ pub(super) fn draw(buffer: &mut Buffer, area: Rect, view: &View, window: &Window
         let text = if width > 1 { format!("▏{name:<0$}", width - 1) } else { "▏".into() };
         let mut style = Style::new();
         if colour {
-            let place = node.label as usize % COLOURS.len();
-            style = style.fg(Color::Black).bg(Color::Indexed(COLOURS[place]));
+            let index = node.label as usize % COLOURS.len();
+            style = style.fg(Color::Black).bg(Color::Indexed(COLOURS[index]));
         }
         if block.node != 0 && view.matches(window.text(node.label)) {
             style = style.add_modifier(Modifier::BOLD | Modifier::UNDERLINED);

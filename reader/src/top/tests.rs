@@ -14,10 +14,10 @@ use super::window::{Name, Window};
 fn window(stacks: &[(&str, u64)]) -> Window {
     let mut window = Window::new(30);
     for (stack, weight) in stacks {
-        let label = |(place, text): (usize, &str)| Name {
+        let label = |(index, text): (usize, &str)| Name {
             text: text.into(),
-            module: if place == 0 { String::new() } else { "app".into() },
-            program: place == 0,
+            module: if index == 0 { String::new() } else { "app".into() },
+            program: index == 0,
         };
         let steps: Vec<Step> =
             stack.split(';').enumerate().map(|part| Step::certain(window.label(label(part)))).collect();

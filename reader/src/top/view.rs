@@ -131,8 +131,8 @@ impl View {
 
     /// Index of the selected row; the first one if the selected one is gone.
     pub(super) fn selected(&self) -> usize {
-        let place = self.row.and_then(|label| self.picture.rows.iter().position(|row| row.label == label));
-        place.unwrap_or(0)
+        let index = self.row.and_then(|label| self.picture.rows.iter().position(|row| row.label == label));
+        index.unwrap_or(0)
     }
 
     /// The selected node of the flame graph: the deepest existing node on the path; node 0 is the root.
@@ -227,8 +227,8 @@ impl View {
     fn step(&mut self, by: isize) {
         if self.mode == Mode::Table {
             let last = self.picture.rows.len().saturating_sub(1);
-            let place = self.selected().saturating_add_signed(by).min(last);
-            self.row = self.picture.rows.get(place).map(|row| row.label);
+            let index = self.selected().saturating_add_signed(by).min(last);
+            self.row = self.picture.rows.get(index).map(|row| row.label);
             return;
         }
         let Some(tree) = &self.picture.tree else { return };
@@ -251,8 +251,8 @@ impl View {
         }
         let node = self.node();
         let siblings = tree.children(tree.node(node).parent);
-        let place = siblings.iter().position(|&sibling| sibling == node).unwrap_or(0);
-        if let Some(&next) = place.checked_add_signed(by).and_then(|place| siblings.get(place)) {
+        let index = siblings.iter().position(|&sibling| sibling == node).unwrap_or(0);
+        if let Some(&next) = index.checked_add_signed(by).and_then(|index| siblings.get(index)) {
             self.select_node(next);
         }
     }
@@ -283,20 +283,20 @@ impl View {
         let shown = self.frozen.as_ref().unwrap_or(window);
         if self.mode == Mode::Table {
             let hits = (0..self.picture.rows.len())
-                .filter(|&place| self.matches(shown.text(self.picture.rows[place].label)));
-            if let Some(place) = next_of(&hits.collect::<Vec<_>>(), self.selected(), by) {
-                self.row = Some(self.picture.rows[place].label);
+                .filter(|&index| self.matches(shown.text(self.picture.rows[index].label)));
+            if let Some(index) = next_of(&hits.collect::<Vec<_>>(), self.selected(), by) {
+                self.row = Some(self.picture.rows[index].label);
             }
             return;
         }
         let Some(tree) = &self.picture.tree else { return };
         let order = depth_first(tree);
         let hits: Vec<usize> = (0..order.len())
-            .filter(|&place| order[place] != 0 && self.matches(shown.text(tree.node(order[place]).label)))
+            .filter(|&index| order[index] != 0 && self.matches(shown.text(tree.node(order[index]).label)))
             .collect();
-        let at: HashMap<u32, usize> = order.iter().enumerate().map(|(place, &node)| (node, place)).collect();
-        if let Some(place) = next_of(&hits, at[&self.node()], by) {
-            self.select_node(order[place]);
+        let at: HashMap<u32, usize> = order.iter().enumerate().map(|(index, &node)| (node, index)).collect();
+        if let Some(index) = next_of(&hits, at[&self.node()], by) {
+            self.select_node(order[index]);
         }
     }
 }

@@ -212,7 +212,7 @@ impl Stacks for Zoomed<'_> {
             let mut from = 0;
             for &label in self.through {
                 match stack[from..].iter().position(|step| step.label == label) {
-                    Some(place) => from += place,
+                    Some(index) => from += index,
                     None => return,
                 }
             }

@@ -12,7 +12,7 @@ use nix::libc;
 
 /// The state of a thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Place {
+pub(super) enum State {
     /// It is running or runnable.
     Runs,
     /// It is blocked.
@@ -29,7 +29,7 @@ pub(super) struct Blocked {
     pub(super) pc: u64,
 }
 
-impl Place {
+impl State {
     /// Reads the file.
     ///
     /// # Errors
@@ -128,16 +128,16 @@ mod tests {
 
     #[test]
     fn lines_of_the_kernel() {
-        let at = |call| Place::Blocked(Blocked { call, sp: 0x7ffc_0010, pc: 0x7f00_1234 });
-        for (text, place) in [
-            ("running\n", Some(Place::Runs)),
+        let at = |call| State::Blocked(Blocked { call, sp: 0x7ffc_0010, pc: 0x7f00_1234 });
+        for (text, state) in [
+            ("running\n", Some(State::Runs)),
             ("202 0x1 0x2 0x3 0x4 0x5 0x6 0x7ffc0010 0x7f001234\n", Some(at(Some(202)))),
             ("-1 0x7ffc0010 0x7f001234\n", Some(at(None))),
             ("202 0x1\n", None),
             ("", None),
             ("x 0x1 0x2", None),
         ] {
-            assert_eq!(Place::parse(text), place, "{text}");
+            assert_eq!(State::parse(text), state, "{text}");
         }
     }
 

@@ -12,8 +12,8 @@ pub(super) enum Call {
 /// The call that ends at `address`; `byte` reads code.
 pub(super) fn before(address: u64, byte: &mut dyn FnMut(u64) -> Option<u8>) -> Option<Call> {
     let mut code = [0; 7];
-    for (place, at) in code.iter_mut().zip(address.checked_sub(7)?..) {
-        *place = byte(at)?;
+    for (to, at) in code.iter_mut().zip(address.checked_sub(7)?..) {
+        *to = byte(at)?;
     }
     if let [.., 0xe8, b1, b2, b3, b4] = code {
         return Some(Call::Direct(address.wrapping_add(i32::from_le_bytes([b1, b2, b3, b4]) as u64)));

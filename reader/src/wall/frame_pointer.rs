@@ -85,8 +85,8 @@ fn frame_size(words: &mut impl Words, function: u64, pc: u64) -> Option<u64> {
     let mut code = [0; 7];
     let (mut has_record, mut size) = (false, 0u64);
     for _ in 0..PROLOGUE {
-        for (place, address) in code.iter_mut().zip(at..) {
-            *place = words.byte(address)?;
+        for (byte, address) in code.iter_mut().zip(at..) {
+            *byte = words.byte(address)?;
         }
         let len = match code {
             [0xf3, 0x0f, 0x1e, 0xfa, ..] => 4,

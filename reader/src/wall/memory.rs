@@ -20,13 +20,13 @@ pub(super) struct RemoteMemory<'f> {
     /// `None` for pages that cannot be read.
     pages: HashMap<u64, Option<Box<[u8]>>>,
     /// For each word value that a walk read, where it was last read.
-    places: HashMap<u64, u64>,
+    addresses: HashMap<u64, u64>,
 }
 
 impl<'f> RemoteMemory<'f> {
     /// For the process with this `mem` file. Most reads will be just above `sp`.
     pub(super) fn new(file: &'f File, sp: u64) -> Self {
-        let mut memory = Self { file, pages: HashMap::new(), places: HashMap::new() };
+        let mut memory = Self { file, pages: HashMap::new(), addresses: HashMap::new() };
         let first = sp & !(PAGE - 1);
         let mut bytes = vec![0; FIRST * PAGE as usize];
         let len = file.read_at(&mut bytes, first).unwrap_or(0);
@@ -37,8 +37,8 @@ impl<'f> RemoteMemory<'f> {
     }
 
     /// The address where the walk read this word.
-    pub(super) fn place_of(&self, word: u64) -> Option<u64> {
-        self.places.get(&word).copied()
+    pub(super) fn address_of(&self, word: u64) -> Option<u64> {
+        self.addresses.get(&word).copied()
     }
 
     /// The byte at an address.
@@ -77,7 +77,7 @@ impl Memory for RemoteMemory<'_> {
     fn read(&mut self, address: u64) -> Option<u64> {
         address.checked_add(WORD)?;
         let word = self.word(address)?;
-        self.places.insert(word, address);
+        self.addresses.insert(word, address);
         Some(word)
     }
 }
@@ -92,10 +92,10 @@ mod tests {
         let file = File::open("/proc/self/mem").unwrap();
         let start = words.as_ptr() as u64;
         let mut memory = RemoteMemory::new(&file, start);
-        for (place, expected) in (start..).step_by(8).zip(&words) {
-            assert_eq!(memory.read(place), Some(*expected));
+        for (address, expected) in (start..).step_by(8).zip(&words) {
+            assert_eq!(memory.read(address), Some(*expected));
         }
-        assert_eq!(memory.place_of(77), Some(start + 77 * 8));
+        assert_eq!(memory.address_of(77), Some(start + 77 * 8));
         // Across a page boundary.
         let border = (start + PAGE) & !(PAGE - 1);
         let (below, above) = (memory.word(border - 8).unwrap(), memory.word(border).unwrap());

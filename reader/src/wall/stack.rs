@@ -89,7 +89,7 @@ impl<'b> Walker<'b> {
         let last = Frame::from_bits(last);
         let sp = match known {
             1 => Some(blocked.sp),
-            _ => memory.place_of(last.address()).and_then(|place| place.checked_add(8)),
+            _ => memory.address_of(last.address()).and_then(|address| address.checked_add(8)),
         };
         let function = self.processes.function_at(process, ns, last.lookup_address());
         let (Some(sp), Some(function)) = (sp, function) else { return without };

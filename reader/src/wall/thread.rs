@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io;
 use std::sync::Arc;
 
-use super::blocked::{Blocked, Place};
+use super::blocked::{Blocked, State};
 use super::schedstat::Schedstat;
 use super::stack::Stack;
 use super::switches::Switches;
@@ -55,8 +55,8 @@ struct Files {
 }
 
 impl Files {
-    fn place(&self) -> io::Result<Place> {
-        self.syscall.as_ref().map_or_else(|| Err(io::ErrorKind::PermissionDenied.into()), Place::read)
+    fn state(&self) -> io::Result<State> {
+        self.syscall.as_ref().map_or_else(|| Err(io::ErrorKind::PermissionDenied.into()), State::read)
     }
 }
 
@@ -157,10 +157,10 @@ impl Thread {
         self.close(found);
         let woken_from = self.last.take().and_then(|(_, _, stack)| stack);
         for _ in 0..ATTEMPTS {
-            let (wait, stack) = match self.files.place() {
-                Ok(Place::Runs) => break,
-                Ok(Place::Blocked(blocked)) if blocked.sp == 0 => break,
-                Ok(Place::Blocked(blocked)) => (Wait::Blocked(blocked.call), Some(Arc::new(walk(blocked)))),
+            let (wait, stack) = match self.files.state() {
+                Ok(State::Runs) => break,
+                Ok(State::Blocked(blocked)) if blocked.sp == 0 => break,
+                Ok(State::Blocked(blocked)) => (Wait::Blocked(blocked.call), Some(Arc::new(walk(blocked)))),
                 Err(error) if error.kind() == io::ErrorKind::PermissionDenied => (Wait::Hidden, None),
                 Err(_) => break,
             };
@@ -184,7 +184,7 @@ impl Thread {
         if stack.end.is_complete() {
             return;
         }
-        let Ok(Place::Blocked(blocked)) = self.files.place() else { return };
+        let Ok(State::Blocked(blocked)) = self.files.state() else { return };
         let again = walk(blocked);
         if Schedstat::read(&self.files.schedstat) == Some(counts) {
             *stack = Arc::new(again);

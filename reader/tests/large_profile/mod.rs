@@ -69,8 +69,8 @@ struct Graph {
 }
 
 impl Graph {
-    fn address(&self, function: u64, place: u64) -> u64 {
-        BASE + self.text + function * self.size + place % self.size
+    fn address(&self, function: u64, offset: u64) -> u64 {
+        BASE + self.text + function * self.size + offset % self.size
     }
 
     /// One of the calls in a function: where it returns to, and the function called.
@@ -99,11 +99,11 @@ impl Graph {
             frames.push(Frame::new(address, FoundBy::Cfi, false).bits());
             function = callee;
         }
-        let place = match self.shape {
+        let instruction = match self.shape {
             Shape::Typical => random.below(6).min(random.below(6)),
             Shape::Scattered => random.below(4),
         };
-        frames.push(Frame::new(self.address(function, 4 * place), FoundBy::Cfi, true).bits());
+        frames.push(Frame::new(self.address(function, 4 * instruction), FoundBy::Cfi, true).bits());
         frames.reverse();
     }
 }

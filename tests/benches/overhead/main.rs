@@ -58,12 +58,12 @@ fn end(mut child: Child) -> (f64, String) {
 }
 
 /// A directory to run a program in, and the profiler used there.
-struct Place<'a> {
+struct Setup<'a> {
     method: &'a Method,
     directory: &'a Path,
 }
 
-impl Place<'_> {
+impl Setup<'_> {
     fn file(&self) -> PathBuf {
         self.directory.join("profile")
     }
@@ -117,7 +117,7 @@ struct Pair {
 }
 
 impl Pair {
-    fn measure(program: &Program, alone: &Place<'_>, with: &Place<'_>, alone_first: bool) -> Self {
+    fn measure(program: &Program, alone: &Setup<'_>, with: &Setup<'_>, alone_first: bool) -> Self {
         let before = alone_first.then(|| alone.start(program));
         let with_it = with.start(program);
         let without = before.unwrap_or_else(|| alone.start(program));
@@ -133,12 +133,12 @@ impl Pair {
 
 /// The table of one program; gives the ratio of each method.
 fn table(program: &Program, methods: &[Method], directories: &[PathBuf; 2]) -> Vec<f64> {
-    let alone = Place { method: &Method::Nothing, directory: &directories[0] };
+    let alone = Setup { method: &Method::Nothing, directory: &directories[0] };
     let mut pairs = vec![Vec::new(); methods.len()];
     for round in 0..ROUNDS {
-        for place in 0..methods.len() {
-            let index = (place + round) % methods.len();
-            let with = Place { method: &methods[index], directory: &directories[1] };
+        for turn in 0..methods.len() {
+            let index = (turn + round) % methods.len();
+            let with = Setup { method: &methods[index], directory: &directories[1] };
             pairs[index].push(Pair::measure(program, &alone, &with, round % 2 == 0));
         }
     }
@@ -202,7 +202,7 @@ fn main() {
         }
         // Warm caches, and make the tables that are made once.
         for method in &methods {
-            end(Place { method, directory: &directories[1] }.start(program));
+            end(Setup { method, directory: &directories[1] }.start(program));
         }
         for (all, ratio) in ratios.iter_mut().zip(table(program, &methods, &directories)) {
             all.push(ratio);

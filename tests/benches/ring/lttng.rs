@@ -14,9 +14,9 @@ pub(crate) struct Lttng {
 
 impl Lttng {
     /// Starts it, or says what is missing.
-    pub(crate) fn start(place: &Path) -> Result<Self, String> {
+    pub(crate) fn start(directory: &Path) -> Result<Self, String> {
         let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("benches/ring");
-        let program = place.join("lttng-program");
+        let program = directory.join("lttng-program");
         let built = Command::new("cc")
             .args(["-O2", "-o"])
             .arg(&program)
@@ -29,7 +29,7 @@ impl Lttng {
         if !built.status.success() {
             return Err("liblttng-ust-dev is missing".into());
         }
-        let home = place.join("lttng-home");
+        let home = directory.join("lttng-home");
         std::fs::create_dir_all(&home).map_err(|error| error.to_string())?;
         let daemon = Command::new("lttng-sessiond")
             .args(["--no-kernel", "--quiet"])

@@ -21,18 +21,18 @@ fn main() {
         return; // `cargo test --benches` only asks whether it builds.
     }
     let rounds = if arguments.iter().any(|argument| argument == "--long") { 21 } else { 7 };
-    let place = std::env::temp_dir().join(format!("selfwind-bench-ring-{}", std::process::id()));
-    std::fs::create_dir_all(&place).expect("a temporary directory");
-    let lttng = Lttng::start(&place);
+    let directory = std::env::temp_dir().join(format!("selfwind-bench-ring-{}", std::process::id()));
+    std::fs::create_dir_all(&directory).expect("a temporary directory");
+    let lttng = Lttng::start(&directory);
     if let Err(missing) = &lttng {
         println!("without LTTng: {missing}");
     }
     let lttng = lttng.ok();
     writers(lttng.as_ref(), rounds);
-    readers(lttng.as_ref(), &place, rounds);
-    sizes::print(&place);
+    readers(lttng.as_ref(), &directory, rounds);
+    sizes::print(&directory);
     drop(lttng);
-    let _ = std::fs::remove_dir_all(&place);
+    let _ = std::fs::remove_dir_all(&directory);
 }
 
 fn writers(lttng: Option<&Lttng>, rounds: usize) {
@@ -80,10 +80,10 @@ fn writers(lttng: Option<&Lttng>, rounds: usize) {
     println!("{:<44}{clock:>9.1}", "  of it, in each of ours, reading the clock");
 }
 
-fn readers(lttng: Option<&Lttng>, place: &std::path::Path, rounds: usize) {
+fn readers(lttng: Option<&Lttng>, directory: &std::path::Path, rounds: usize) {
     let mut ours = Ours::new(DRAINED_CHUNKS);
     let (mut numbers, mut stacks, mut theirs) = (Vec::new(), Vec::new(), Vec::new());
-    let trace = place.join("trace");
+    let trace = directory.join("trace");
     let traced = lttng.is_some_and(|lttng| {
         let made = lttng.session(Some(&trace)).is_ok() && lttng.write(EVENTS / 2).is_some();
         lttng.end();

@@ -9,10 +9,10 @@ const SECONDS: &str = "3";
 const FREQUENCY: &str = "997";
 
 /// Records the same program by each and prints what a sample takes.
-pub(crate) fn print(place: &Path) {
+pub(crate) fn print(directory: &Path) {
     let work = Path::new(env!("CARGO_MANIFEST_DIR")).join("benches/ring/work.py");
     println!("\nbytes per sample of CPython");
-    let file = place.join("selfwind.data");
+    let file = directory.join("selfwind.data");
     let recorded = Command::new(selfwind())
         .args(["record", "-q", "-F", FREQUENCY, "-o"])
         .arg(&file)
@@ -31,15 +31,15 @@ pub(crate) fn print(place: &Path) {
         other => println!("selfwind: {other:?}"),
     }
     for (name, graph) in [("perf record -g", "fp"), ("perf record --call-graph dwarf", "dwarf")] {
-        match perf(place, &work, graph) {
+        match perf(directory, &work, graph) {
             Ok(bytes) => println!("{name:<44}{bytes:>10.1}"),
             Err(reason) => println!("{name:<44}         - ({reason})"),
         }
     }
 }
 
-fn perf(place: &Path, work: &Path, graph: &str) -> Result<f64, String> {
-    let file = place.join(format!("perf-{graph}.data"));
+fn perf(directory: &Path, work: &Path, graph: &str) -> Result<f64, String> {
+    let file = directory.join(format!("perf-{graph}.data"));
     let output = Command::new("perf")
         .args(["record", "-q", "-e", "cpu-clock:u", "-F", FREQUENCY, "--call-graph", graph, "-o"])
         .arg(&file)

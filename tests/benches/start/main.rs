@@ -28,12 +28,12 @@ fn main() {
         return; // `cargo test --benches` only asks whether it builds.
     }
     let rounds = if arguments.iter().any(|argument| argument == "--long") { 2000 } else { 400 };
-    let place = PathBuf::from(format!("/dev/shm/selfwind-bench-{}", std::process::id()));
-    let (session, cache, empty) = (place.join("session"), place.join("cache"), place.join("empty"));
-    for directory in [&place, &session, &cache, &empty] {
+    let root = PathBuf::from(format!("/dev/shm/selfwind-bench-{}", std::process::id()));
+    let (session, cache, empty) = (root.join("session"), root.join("cache"), root.join("empty"));
+    for directory in [&root, &session, &cache, &empty] {
         private(directory);
     }
-    fill(&cache, &place);
+    fill(&cache, &root);
     let with = |name, tables: &Path| Way {
         name,
         environment: vec![
@@ -66,7 +66,7 @@ fn main() {
             let _ = fs::remove_file(left.path());
         }
     }
-    let _ = fs::remove_dir_all(&place);
+    let _ = fs::remove_dir_all(&root);
     print(&ways);
 }
 
@@ -92,9 +92,9 @@ fn run(environment: &[(&'static str, OsString)]) -> f64 {
 }
 
 /// A first recording makes the tables.
-fn fill(cache: &Path, place: &Path) {
+fn fill(cache: &Path, directory: &Path) {
     let mut command = Command::new(selfwind());
-    command.args(["record", "-q", "-o"]).arg(place.join("profile")).args(["--", PROGRAM]);
+    command.args(["record", "-q", "-o"]).arg(directory.join("profile")).args(["--", PROGRAM]);
     let status = command.env("SELFWIND_TABLES", cache).status().expect("selfwind runs");
     let made = fs::read_dir(cache).map_or(0, Iterator::count);
     assert!(status.success() && made >= 3, "{made} tables in {}", cache.display());

@@ -51,8 +51,7 @@ fn main() {
         return; // `cargo test --benches` only asks whether it builds.
     }
     let rounds = if arguments.iter().any(|argument| argument == "--long") { 21 } else { 7 };
-    let mut files: Vec<Row> =
-        FILES.iter().filter_map(|(name, places)| find(name, places)).map(first).collect();
+    let mut files: Vec<Row> = FILES.iter().filter_map(|(name, paths)| find(name, paths)).map(first).collect();
     for round in 0..rounds {
         for row in &mut files {
             // The second one finds warmer caches, so they take turns.
@@ -114,14 +113,14 @@ fn print(files: &mut [Row]) {
     println!("all tables together: {:.1} % of .eh_frame", 100.0 * tables as f64 / sections.max(1) as f64);
 }
 
-/// The file called `name`: at one of the places, or somewhere in a directory that is one of them.
-fn find(name: &'static str, places: &[&str]) -> Option<Input> {
+/// The file called `name`: at one of the paths, or somewhere in a directory that is one of them.
+fn find(name: &'static str, paths: &[&str]) -> Option<Input> {
     if name == "librustc_driver" {
         return beginning_with(name, &sysroot()?.join("lib")).iter().find_map(|path| read(name, path));
     }
-    let candidates = places.iter().flat_map(|place| match place.ends_with('/') {
-        true => beginning_with(name, Path::new(place)),
-        false => vec![PathBuf::from(place)],
+    let candidates = paths.iter().flat_map(|path| match path.ends_with('/') {
+        true => beginning_with(name, Path::new(path)),
+        false => vec![PathBuf::from(path)],
     });
     let input = candidates.filter_map(|path| read(name, &path)).max_by_key(|input| input.bytes.len());
     if input.is_none() {

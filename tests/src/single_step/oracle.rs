@@ -87,9 +87,9 @@ impl Verdict {
             entry.1.insert(mismatch.pc, mismatch);
         }
         let mut text = String::new();
-        for (function, (count, places)) in by_function.into_iter().take(functions) {
-            let _ = writeln!(text, "{function}: {count} wrong at {} instructions", places.len());
-            if let Some(first) = places.values().next() {
+        for (function, (count, by_pc)) in by_function.into_iter().take(functions) {
+            let _ = writeln!(text, "{function}: {count} wrong at {} instructions", by_pc.len());
+            if let Some(first) = by_pc.values().next() {
                 let _ = writeln!(text, "{}", first.text);
             }
         }
@@ -282,8 +282,8 @@ impl Observer for Oracle<'_> {
             if at > 0 && self.found[at].is_exact() {
                 self.verdict.handling += 1;
             } else {
-                let place = moment.images.describe(self.found[at].address());
-                *self.verdict.undescribed.entry(function_of(&place).to_string()).or_default() += 1;
+                let description = moment.images.describe(self.found[at].address());
+                *self.verdict.undescribed.entry(function_of(&description).to_string()).or_default() += 1;
             }
             return;
         }
@@ -327,8 +327,8 @@ impl Observer for Oracle<'_> {
 
 /// `file!function` of a text that begins `address file!function+offset`.
 fn function_of(text: &str) -> &str {
-    let place = text.split_whitespace().nth(1).unwrap_or("");
-    if place.contains('!') { place.split('+').next().unwrap_or("") } else { place }
+    let symbol = text.split_whitespace().nth(1).unwrap_or("");
+    if symbol.contains('!') { symbol.split('+').next().unwrap_or("") } else { symbol }
 }
 
 fn is_in(moment: &Moment<'_>, functions: &[&str]) -> bool {

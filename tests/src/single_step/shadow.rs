@@ -139,8 +139,8 @@ impl Shadow {
     /// A context is known by the slot of its innermost return address, right below its saved stack pointer.
     /// Returns false when no context was suspended there: a new one begins, empty.
     pub fn switch(&mut self, sp: u64) -> bool {
-        let place = self.suspended.iter().position(|c| c.top().is_some_and(|e| e.slot + 8 == sp));
-        let next = place.map(|at| self.suspended.swap_remove(at));
+        let index = self.suspended.iter().position(|c| c.top().is_some_and(|e| e.slot + 8 == sp));
+        let next = index.map(|at| self.suspended.swap_remove(at));
         let known = next.is_some();
         self.suspended.push(std::mem::replace(&mut self.running, next.unwrap_or_else(Context::new)));
         known

@@ -279,8 +279,8 @@ impl<'a> Stepper<'a> {
                     return Some(Landing::Return);
                 }
                 if !code.free {
-                    let place = self.images.describe(before.rip);
-                    *self.summary.unexplained.entry(place).or_default() += 1;
+                    let description = self.images.describe(before.rip);
+                    *self.summary.unexplained.entry(description).or_default() += 1;
                 }
                 Some(Landing::Elsewhere)
             }
@@ -309,8 +309,8 @@ impl<'a> Stepper<'a> {
         let word = |offset| self.tracee.word(frame.wrapping_add(offset)).unwrap_or(0);
         let interrupted = word(REGISTERS + 16 * 8);
         // An interrupted system call is restarted: the saved instruction pointer steps back over it.
-        let same_place = interrupted == before.rip || interrupted.wrapping_add(2) == before.rip;
-        if !same_place || word(REGISTERS + 15 * 8) != before.rsp {
+        let same_instruction = interrupted == before.rip || interrupted.wrapping_add(2) == before.rip;
+        if !same_instruction || word(REGISTERS + 15 * 8) != before.rsp {
             return false;
         }
         let (low, size) = (word(STACK), word(STACK + 16));

@@ -119,12 +119,12 @@ impl Found {
         let runs = self.runs.get_mut(..self.count).unwrap_or_default();
         // The runs of each state are sorted, so a run moves a few places at most, where states alternate.
         for sorted in 1..runs.len() {
-            for place in (1..=sorted).rev() {
-                let (Some(&outer), Some(&inner)) = (runs.get(place - 1), runs.get(place)) else { break };
+            for index in (1..=sorted).rev() {
+                let (Some(&outer), Some(&inner)) = (runs.get(index - 1), runs.get(index)) else { break };
                 if outer.inside <= inner.inside {
                     break;
                 }
-                runs.swap(place - 1, place);
+                runs.swap(index - 1, index);
             }
         }
     }

@@ -99,7 +99,7 @@ fn generated() -> PathBuf {
     program
 }
 
-/// Random places of the code, ascending.
+/// Random addresses of the code, ascending.
 fn request(program: &Path) -> Request {
     let bytes = std::fs::read(program).unwrap();
     let file = object::File::parse(&*bytes).unwrap();
@@ -139,8 +139,8 @@ fn directly(program: &Path, addresses: &[u64], readable: bool) -> usize {
                 let symbol = readable.then(|| cpp_demangle::Symbol::new(&raw).ok()).flatten();
                 symbol.and_then(|symbol| symbol.demangle().ok()).unwrap_or(raw)
             });
-            let place = frame.location.map(|l| (l.file.map(str::to_owned), l.line.unwrap_or(0)));
-            found.push((name, place));
+            let location = frame.location.map(|l| (l.file.map(str::to_owned), l.line.unwrap_or(0)));
+            found.push((name, location));
         }
         if found.len() == first {
             found.push((None, None));

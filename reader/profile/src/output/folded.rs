@@ -183,8 +183,8 @@ impl Stacks for Texts<'_> {
     fn each(&self, each: &mut dyn FnMut(&[Step], u64)) {
         let profile = self.profile;
         let mark = |function: FunctionId| Step::certain(self.of_function[function.0 as usize][0]);
-        let function = |place: &SourceLine| {
-            Step::certain(self.of_function[place.function.0 as usize][usize::from(place.inlined)])
+        let function = |line: &SourceLine| {
+            Step::certain(self.of_function[line.function.0 as usize][usize::from(line.inlined)])
         };
         let mut steps = Vec::new();
         let mut trail = Trail::default();
@@ -206,8 +206,8 @@ impl Stacks for Texts<'_> {
             after.truncate(1 + shared);
             steps.truncate(after[shared]);
             for frame in frames {
-                let places = profile.lines_of(frame.location).iter().rev();
-                steps.extend(places.map(function));
+                let lines = profile.lines_of(frame.location).iter().rev();
+                steps.extend(lines.map(function));
                 after.push(steps.len());
             }
             match *steps {

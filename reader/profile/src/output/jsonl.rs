@@ -87,12 +87,12 @@ pub fn frames<'a>(profile: &'a Profile, stack: &Stack) -> Vec<FrameObject<'a>> {
     for frame in profile.frames(stack) {
         let location = &profile.locations[frame.location as usize];
         let binary = location.binary.map(|binary| &profile.binaries[binary as usize]);
-        for place in profile.lines_of(frame.location) {
+        for line in profile.lines_of(frame.location) {
             frames.push(FrameObject {
-                function: profile.function_name(place.function),
-                file: place.file.map(|file| profile.names.get(file)),
-                line: (place.line != 0).then_some(place.line),
-                inlined: place.inlined,
+                function: profile.function_name(line.function),
+                file: line.file.map(|file| profile.names.get(file)),
+                line: (line.line != 0).then_some(line.line),
+                inlined: line.inlined,
                 module: binary.map(|binary| base_name(&binary.path)),
                 build_id: binary.filter(|b| !b.build_id.is_empty()).map(|b| hex(&b.build_id)),
                 address: format!("{:#x}", location.address),

@@ -150,10 +150,10 @@ impl Export {
     pub fn choose(&mut self, event: &str) -> Result<(), NoSuchEvent> {
         match &mut self.content {
             Content::Named(profile) => {
-                let place = profile.event(event)?;
+                let index = profile.event(event)?;
                 match self.format {
-                    Format::Pprof => profile.prefer(place),
-                    _ => profile.choose(place),
+                    Format::Pprof => profile.prefer(index),
+                    _ => profile.choose(index),
                 }
             }
             Content::Recorded(recording) => recording.choose(event)?,
@@ -166,7 +166,7 @@ impl Export {
         match &self.content {
             Content::Named(profile) if self.format.has_one_event() && profile.measures.len() > 1 => {
                 let measures = profile.measures.iter().enumerate();
-                let others = measures.filter(|(place, _)| *place != usize::from(profile.main));
+                let others = measures.filter(|(index, _)| *index != usize::from(profile.main));
                 others.map(|(_, measure)| measure.name.to_string()).collect()
             }
             _ => Vec::new(),

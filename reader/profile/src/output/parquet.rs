@@ -228,16 +228,16 @@ impl<'a> Rows<'a> {
         let mut depth = 0;
         for frame in profile.frames(stack) {
             let location = &profile.locations[frame.location as usize];
-            let (module, build_id) = match location.binary.map(|place| self.binaries[place as usize].clone())
-            {
-                Some((module, build_id)) => (Some(module), build_id),
-                None => (None, None),
-            };
-            for place in profile.lines_of(frame.location) {
-                let name = self.name(profile.functions[place.function.0 as usize].name);
-                let linkage = self.name(place.linkage);
-                let file = place.file.map(|file| self.name(file));
-                let line = (place.line != 0).then_some(i64::from(place.line));
+            let (module, build_id) =
+                match location.binary.map(|binary| self.binaries[binary as usize].clone()) {
+                    Some((module, build_id)) => (Some(module), build_id),
+                    None => (None, None),
+                };
+            for source in profile.lines_of(frame.location) {
+                let name = self.name(profile.functions[source.function.0 as usize].name);
+                let linkage = self.name(source.linkage);
+                let file = source.file.map(|file| self.name(file));
+                let line = (source.line != 0).then_some(i64::from(source.line));
                 self.head(&head, depth);
                 let [
                     ..,
@@ -256,7 +256,7 @@ impl<'a> Rows<'a> {
                 linkage_name.put_text(Some(linkage));
                 in_file.put_text(file);
                 in_line.put(line);
-                inlined.put_flag(place.inlined);
+                inlined.put_flag(source.inlined);
                 in_module.put_text(module.clone());
                 id.put_text(build_id.clone());
                 address.put(Some(location.address as i64));

@@ -17,7 +17,7 @@ use unwind::Frame;
 
 use self::record::{Body, Kind, Trailer, misc};
 use super::description::{Description, Writer};
-use crate::events::{EventCount, Events, NoSuchEvent, UNCLAIMED, place_of};
+use crate::events::{EventCount, Events, NoSuchEvent, UNCLAIMED, index_of};
 use crate::measure::Measure;
 use crate::profile::{self, LossFinder, Totals};
 use crate::profile_file::{
@@ -137,8 +137,8 @@ impl Recording {
     /// # Errors
     /// When the recording has no such event.
     pub(super) fn choose(&mut self, event: &str) -> Result<(), NoSuchEvent> {
-        let place = place_of(&self.measures, event)?;
-        (self.chosen, self.measures) = (Some(place), vec![self.measures[usize::from(place)].clone()]);
+        let index = index_of(&self.measures, event)?;
+        (self.chosen, self.measures) = (Some(index), vec![self.measures[usize::from(index)].clone()]);
         Ok(())
     }
 

@@ -65,7 +65,7 @@ fn write(profile: &Profile, _: Grouping, out: &mut dyn Write) -> io::Result<()> 
         message: Message::default(),
         out: GzEncoder::new(out, Compression::default()),
     };
-    writer.strings.place(""); // the format wants it first
+    writer.strings.index_of(""); // the format wants it first
     writer.head()?;
     writer.samples()?;
     writer.mappings()?;
@@ -95,7 +95,7 @@ enum FunctionKey {
 
 impl<W: Write> Writer<'_, W> {
     fn text(&mut self, text: &str) -> u64 {
-        u64::from(self.strings.place(text))
+        u64::from(self.strings.index_of(text))
     }
 
     /// Writes the fields collected in `message`.
@@ -241,11 +241,11 @@ impl<W: Write> Writer<'_, W> {
             self.profile.frames(stack).map(|frame| location_id(frame.location as usize)).collect();
         if let Some(mark) = mark(self.profile, stack) {
             let known = self.marks.iter().position(|other| *other == mark);
-            let place = known.unwrap_or(self.marks.len());
+            let index = known.unwrap_or(self.marks.len());
             if known.is_none() {
                 self.marks.push(mark);
             }
-            ids.push(location_id(self.profile.locations.len() + place));
+            ids.push(location_id(self.profile.locations.len() + index));
         }
         ids
     }
@@ -262,14 +262,14 @@ impl<W: Write> Writer<'_, W> {
                 *end = Some(end.unwrap_or(0).max(location.address));
             }
         }
-        for (place, binary) in self.profile.binaries.iter().enumerate() {
-            let Some(end) = ends[place] else { continue };
+        for (index, binary) in self.profile.binaries.iter().enumerate() {
+            let Some(end) = ends[index] else { continue };
             let path = self.text(&binary.path.to_string_lossy());
             let build_id = self.text(&hex(&binary.build_id));
             let lines = matches!(binary.origin, Some(Origin::Dwarf(_)));
             let mut mapping = Message::default();
             mapping
-                .integer(1, mapping_id(place as u32))
+                .integer(1, mapping_id(index as u32))
                 .integer(3, end.saturating_add(1).checked_next_multiple_of(PAGE).unwrap_or(u64::MAX))
                 .integer(5, path)
                 .integer(6, build_id)
@@ -292,21 +292,21 @@ impl<W: Write> Writer<'_, W> {
                 .integer(1, location_id(number))
                 .integer(2, location.binary.map_or(0, mapping_id))
                 .integer(3, location.address);
-            for place in profile.lines_of(number as u32) {
-                let key = FunctionKey::InFile(place.function, place.linkage, place.file);
-                let file = place.file.map_or("", |file| profile.names.get(file));
-                let names = [profile.function_name(place.function), profile.names.get(place.linkage)];
+            for line in profile.lines_of(number as u32) {
+                let key = FunctionKey::InFile(line.function, line.linkage, line.file);
+                let file = line.file.map_or("", |file| profile.names.get(file));
+                let names = [profile.function_name(line.function), profile.names.get(line.linkage)];
                 let function = self.function(key, names, file)?;
-                message.message(4, Message::default().integer(1, function).integer(2, u64::from(place.line)));
+                message.message(4, Message::default().integer(1, function).integer(2, u64::from(line.line)));
             }
             self.message.message(field::LOCATION, &message);
             self.flush()?;
         }
-        for (place, mark) in std::mem::take(&mut self.marks).iter().enumerate() {
-            let function = self.function(FunctionKey::Mark(place as u32), [mark, mark], "")?;
+        for (index, mark) in std::mem::take(&mut self.marks).iter().enumerate() {
+            let function = self.function(FunctionKey::Mark(index as u32), [mark, mark], "")?;
             let mut message = Message::default();
             message
-                .integer(1, location_id(profile.locations.len() + place))
+                .integer(1, location_id(profile.locations.len() + index))
                 .message(4, Message::default().integer(1, function));
             self.message.message(field::LOCATION, &message);
             self.flush()?;
@@ -339,8 +339,8 @@ impl<W: Write> Writer<'_, W> {
 }
 
 /// Numbers start at 1; 0 means none.
-fn location_id(place: usize) -> u64 {
-    place as u64 + 1
+fn location_id(index: usize) -> u64 {
+    index as u64 + 1
 }
 
 fn mapping_id(binary: u32) -> u64 {

@@ -23,7 +23,7 @@ pub(super) fn sampled_threads(profile: &Profile) -> Vec<SampledThread<'_>> {
 /// weight; the first of equals.
 pub(super) fn heaviest(threads: &[SampledThread<'_>]) -> usize {
     let weights = threads.iter().map(SampledThread::rank).enumerate();
-    weights.max_by_key(|&(place, rank)| (rank, std::cmp::Reverse(place))).map_or(0, |(place, _)| place)
+    weights.max_by_key(|&(index, rank)| (rank, std::cmp::Reverse(index))).map_or(0, |(index, _)| index)
 }
 
 /// The marker at the root of a stack that is truncated or has no frames.

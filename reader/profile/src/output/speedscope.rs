@@ -73,32 +73,32 @@ impl Serialize for Stacks<'_> {
     }
 }
 
-/// The list of frames, and the frame of each source location.
+/// The list of frames, and the frame of each source line.
 struct Frames<'a> {
     profile: &'a Profile,
     list: Vec<Frame<'a>>,
-    /// By index of the location in the profile.
-    of_place: Vec<u32>,
+    /// By index of the line in the profile.
+    of_line: Vec<u32>,
     of_mark: HashMap<String, u32>,
 }
 
 impl<'a> Frames<'a> {
     fn new(profile: &'a Profile) -> Self {
-        let mut frames = Frames { profile, list: Vec::new(), of_place: Vec::new(), of_mark: HashMap::new() };
+        let mut frames = Frames { profile, list: Vec::new(), of_line: Vec::new(), of_mark: HashMap::new() };
         let mut known: HashMap<(FunctionId, Option<NameId>), u32> = HashMap::new();
-        for place in &profile.lines {
-            let number = *known.entry((place.function, place.file)).or_insert_with(|| {
-                let name = profile.function_name(place.function).into();
-                let file = match place.file {
+        for line in &profile.lines {
+            let number = *known.entry((line.function, line.file)).or_insert_with(|| {
+                let name = profile.function_name(line.function).into();
+                let file = match line.file {
                     Some(file) => Some(profile.names.get(file).into()),
                     None => {
-                        profile.is_kernel(place.function).then(|| profile.module_name(place.function).into())
+                        profile.is_kernel(line.function).then(|| profile.module_name(line.function).into())
                     }
                 };
                 frames.list.push(Frame { name, file });
                 frames.list.len() as u32 - 1
             });
-            frames.of_place.push(number);
+            frames.of_line.push(number);
         }
         for mark in profile.stacks.iter().filter_map(|stack| mark(profile, stack)) {
             if !frames.of_mark.contains_key(&mark) {
@@ -114,9 +114,9 @@ impl<'a> Frames<'a> {
         let stack = &self.profile.stacks[stack as usize];
         let mark = mark(self.profile, stack).map(|mark| self.of_mark[&mark]);
         let frames = self.profile.frames_from_root(stack).into_iter();
-        let places =
+        let lines =
             frames.flat_map(|frame| self.profile.locations[frame.location as usize].lines.clone().rev());
-        mark.into_iter().chain(places.map(|place| self.of_place[place as usize])).collect()
+        mark.into_iter().chain(lines.map(|line| self.of_line[line as usize])).collect()
     }
 }
 

@@ -6,21 +6,21 @@ use std::rc::Rc;
 /// Texts in the order of their first use.
 #[derive(Debug, Default)]
 pub(super) struct Strings {
-    places: HashMap<Rc<str>, u32>,
+    indexes: HashMap<Rc<str>, u32>,
     list: Vec<Rc<str>>,
 }
 
 impl Strings {
     /// The index of `text`, which is added if it is new.
-    pub(super) fn place(&mut self, text: &str) -> u32 {
-        if let Some(&place) = self.places.get(text) {
-            return place;
+    pub(super) fn index_of(&mut self, text: &str) -> u32 {
+        if let Some(&index) = self.indexes.get(text) {
+            return index;
         }
-        let place = self.list.len() as u32;
+        let index = self.list.len() as u32;
         let text: Rc<str> = Rc::from(text);
         self.list.push(Rc::clone(&text));
-        self.places.insert(text, place);
-        place
+        self.indexes.insert(text, index);
+        index
     }
 
     /// All texts by index.

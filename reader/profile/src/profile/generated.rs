@@ -37,7 +37,7 @@ struct Told {
     /// The pseudo-binary for each file.
     binaries: HashMap<PathBuf, u32>,
     /// Address ranges of all functions, only the first one at each address.
-    places: BTreeMap<u64, u64>,
+    ranges: BTreeMap<u64, u64>,
     functions: u32,
     turns: u64,
 }
@@ -45,12 +45,12 @@ struct Told {
 impl Told {
     /// 0 for the first function at an address.
     fn turn(&mut self, start: u64, end: u64) -> u64 {
-        let before = self.places.range(..end).next_back();
+        let before = self.ranges.range(..end).next_back();
         if before.is_some_and(|(_, &behind)| behind > start) {
             self.turns = (self.turns + 1).min(MOST_TURNS - 1);
             return self.turns;
         }
-        self.places.insert(start, end);
+        self.ranges.insert(start, end);
         0
     }
 }

@@ -45,14 +45,14 @@ impl InterpretedFunctions {
         let number = function.id;
         let function = InterpretedFunction { process: 0, id: 0, ..function };
         let next = self.functions.len() as u32;
-        let place = *self.known.entry(function.clone()).or_insert(next);
-        if place == next {
+        let index = *self.known.entry(function.clone()).or_insert(next);
+        if index == next {
             let key = (PathBuf::from(&function.file), function.mark());
             let stand_in = |(path, mark): &(PathBuf, String)| stand_in(profile, path, mark);
             let file = *self.files.entry(key).or_insert_with_key(stand_in);
             self.functions.push((function, file));
         }
-        self.numbers.insert((process, number), place);
+        self.numbers.insert((process, number), index);
         self.processes.insert(process);
     }
 
@@ -66,9 +66,9 @@ impl InterpretedFunctions {
         if frame.function == Frame::NOTHING {
             return (None, MARK | u64::from(frame.offset));
         }
-        let Some(&place) = self.numbers.get(&(process, frame.function)) else { return (None, MARK) };
-        let Some((function, file)) = self.functions.get(place as usize) else { return (None, MARK) };
-        (Some(*file), u64::from(place) << LINE_BITS | u64::from(function.line_of(frame.offset)))
+        let Some(&index) = self.numbers.get(&(process, frame.function)) else { return (None, MARK) };
+        let Some((function, file)) = self.functions.get(index as usize) else { return (None, MARK) };
+        (Some(*file), u64::from(index) << LINE_BITS | u64::from(function.line_of(frame.offset)))
     }
 
     /// What to show for a result of [`locate`](Self::locate); `None` if it is not an interpreted frame.
@@ -107,13 +107,14 @@ pub(super) fn fold(profile: &mut Profile, counts: &mut Counts, timed_samples: &m
         return;
     }
     fold_inlined(profile);
-    let kinds: Vec<Kind> = (0..profile.locations.len() as u32).map(|place| kind(profile, place)).collect();
+    let kinds: Vec<Kind> =
+        (0..profile.locations.len() as u32).map(|location| kind(profile, location)).collect();
     let mut paths = Paths::default();
     let mut numbers: WordMap<(u32, u8), u32> = WordMap::default();
     let mut stacks = Vec::new();
     let old = std::mem::take(&mut profile.stacks);
     let mut path: Vec<StackFrame> = Vec::new();
-    let places: Vec<u32> = old
+    let new_numbers: Vec<u32> = old
         .iter()
         .map(|stack| {
             let before = std::mem::take(&mut path);
@@ -121,18 +122,18 @@ pub(super) fn fold(profile: &mut Profile, counts: &mut Counts, timed_samples: &m
             let shared = path.iter().zip(&before).take_while(|(a, b)| a == b).count();
             let innermost = paths.push(&path, shared);
             let next = stacks.len() as u32;
-            let place = *numbers.entry((innermost, stack.end)).or_insert(next);
-            if place == next {
+            let number = *numbers.entry((innermost, stack.end)).or_insert(next);
+            if number == next {
                 stacks.push(Stack { innermost, end: stack.end });
             }
-            place
+            number
         })
         .collect();
     (profile.paths, profile.stacks) = (paths, stacks);
-    counts.renumber(&places);
-    profile.renumber_pairs(&places);
+    counts.renumber(&new_numbers);
+    profile.renumber_pairs(&new_numbers);
     for timed in timed_samples.iter_mut().flatten() {
-        timed.stack = places[timed.stack as usize];
+        timed.stack = new_numbers[timed.stack as usize];
     }
 }
 
@@ -155,8 +156,8 @@ fn kind(profile: &Profile, location: u32) -> Kind {
     }
     let path = &profile.binaries[binary as usize].path;
     // The last one is the function itself; those before it are inlined into it.
-    let Some(place) = profile.lines_of(location).last() else { return Kind::Other };
-    let name = profile.names.get(place.linkage);
+    let Some(line) = profile.lines_of(location).last() else { return Kind::Other };
+    let name = profile.names.get(line.linkage);
     if !crate::interpreted::is_interpreter(path) {
         Kind::Other
     } else if is_internal(path, name) {
@@ -173,11 +174,11 @@ fn fold_inlined(profile: &mut Profile) {
     for at in 0..profile.locations.len() as u32 {
         let Some(binary) = profile.locations[at as usize].binary else { continue };
         let path = &profile.binaries[binary as usize].path;
-        let places = profile.lines_of(at);
+        let lines = profile.lines_of(at);
         let is_shown =
-            |place: &&SourceLine| !place.inlined || !is_internal(path, profile.names.get(place.linkage));
-        let shown: Vec<SourceLine> = places.iter().filter(is_shown).copied().collect();
-        if !shown.is_empty() && shown.len() < places.len() {
+            |line: &&SourceLine| !line.inlined || !is_internal(path, profile.names.get(line.linkage));
+        let shown: Vec<SourceLine> = lines.iter().filter(is_shown).copied().collect();
+        if !shown.is_empty() && shown.len() < lines.len() {
             let first = profile.lines.len() as u32;
             profile.lines.extend(shown);
             profile.locations[at as usize].lines = first..profile.lines.len() as u32;

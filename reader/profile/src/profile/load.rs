@@ -18,7 +18,7 @@ use super::interpreted::{self, InterpretedFunctions};
 use super::kernel::KernelNames;
 use super::naming;
 use super::resolve::{Known, Resolver};
-use super::sample_reader::{PAIR, Places, SampleReader};
+use super::sample_reader::{Indexes, PAIR, SampleReader};
 use super::stacks::{Counted, Counts, Key, RawStack, RecentStacks, Secret};
 use super::stored::{self, BinaryKey, StoredNames};
 use super::timeline::{LossFinder, TimedSample};
@@ -123,7 +123,7 @@ pub fn of_events(events: Vec<Event>, sources: &SymbolSources) -> Profile {
 #[derive(Default)]
 pub(super) struct Loader {
     pub(super) profile: Profile,
-    places: Places,
+    indexes: Indexes,
     /// Mapping history by process index.
     histories: Vec<History>,
     /// Number of the layout by process index and epoch.
@@ -203,9 +203,9 @@ impl Loader {
         let histories = std::mem::take(&mut self.histories);
         let mut unknown = Vec::new();
         let mut last = None;
-        let Loader { profile, places, layouts, generated, interpreted, kernel, resolved, .. } = &mut self;
+        let Loader { profile, indexes, layouts, generated, interpreted, kernel, resolved, .. } = &mut self;
         opened()?.for_each_sample(|SampleRef { sample, frames, shared }| {
-            let process = places.process(sample.process, |process| unknown.push(process));
+            let process = indexes.process(sample.process, |process| unknown.push(process));
             let epoch = histories.get(process as usize).map_or(0, |history| history.epoch(sample.ns));
             let layout = layouts.get(process as usize).and_then(|layouts| layouts.get(epoch as usize));
             let layout = layout.copied().unwrap_or(u32::MAX);
@@ -256,15 +256,15 @@ impl Loader {
     }
 
     fn process(&mut self, number: u32) -> u32 {
-        self.places.process(number, |new| {
+        self.indexes.process(number, |new| {
             self.profile.processes.push(new);
             self.histories.push(History::default());
         })
     }
 
     fn process_record(&mut self, info: ProcessInfo) {
-        let place = self.process(info.id) as usize;
-        self.profile.processes[place].info = info;
+        let process = self.process(info.id) as usize;
+        self.profile.processes[process].info = info;
     }
 
     fn module(&mut self, module: ModuleInfo) {
@@ -282,9 +282,9 @@ impl Loader {
 
     fn thread_name(&mut self, process: u32, tid: u32, seq: u32, name: String) {
         let process = self.process(process);
-        let thread = self.places.thread(process, tid, seq);
+        let thread = self.indexes.thread(process, tid, seq);
         if !name.is_empty() {
-            self.places.all_threads[thread as usize].name = name;
+            self.indexes.all_threads[thread as usize].name = name;
         }
     }
 
@@ -303,10 +303,11 @@ impl Loader {
     /// Numbers the mapping layouts; equal layouts get the same number, also across processes.
     fn number_layouts(&mut self) {
         let mut numbers = HashMap::new();
-        for (place, history) in self.histories.iter().enumerate() {
-            let info = &self.profile.processes[place].info;
-            let of_its_own = self.generated.is_of(place as u32, info) || self.interpreted.is_of(place as u32);
-            let alone = of_its_own.then_some(place);
+        for (process, history) in self.histories.iter().enumerate() {
+            let info = &self.profile.processes[process].info;
+            let of_its_own =
+                self.generated.is_of(process as u32, info) || self.interpreted.is_of(process as u32);
+            let alone = of_its_own.then_some(process);
             let number = |epoch| {
                 let next = numbers.len() as u32;
                 *numbers.entry((alone, history.layout(epoch))).or_insert(next)
@@ -321,7 +322,7 @@ impl Loader {
         &mut self,
         read: impl FnOnce(&mut dyn FnMut(SampleRef<'_>)) -> Result<(), E> + Send,
     ) -> Result<(), E> {
-        let mut places = std::mem::take(&mut self.places);
+        let mut indexes = std::mem::take(&mut self.indexes);
         let histories = std::mem::take(&mut self.histories);
         let layouts = std::mem::take(&mut self.layouts);
         let mut counts = std::mem::take(&mut self.counts);
@@ -330,7 +331,7 @@ impl Loader {
         let mut reader = SampleReader::new(
             &histories,
             &layouts,
-            &mut places,
+            &mut indexes,
             &events,
             &mut tracepoints,
             Secret::default(),
@@ -383,7 +384,7 @@ impl Loader {
         self.counts = counts;
         self.profile.processes.append(&mut reader.unknown);
         self.profile.tracepoints = tracepoints;
-        self.profile.threads = std::mem::take(&mut places.all_threads);
+        self.profile.threads = std::mem::take(&mut indexes.all_threads);
         result
     }
 
@@ -465,25 +466,25 @@ impl Loader {
         drop(numbers);
         let stacks = std::mem::take(&mut profile.stacks);
         let mut order: Vec<u32> = (0..stacks.len() as u32).collect();
-        order.sort_unstable_by_key(|&place| {
-            let Stack { innermost, end } = stacks[place as usize];
+        order.sort_unstable_by_key(|&stack| {
+            let Stack { innermost, end } = stacks[stack as usize];
             (end, innermost)
         });
-        profile.stacks = order.iter().map(|&place| stacks[place as usize]).collect();
-        let mut places = vec![0; stacks.len()];
-        for (place, &before) in order.iter().enumerate() {
-            places[before as usize] = place as u32;
+        profile.stacks = order.iter().map(|&stack| stacks[stack as usize]).collect();
+        let mut new_numbers = vec![0; stacks.len()];
+        for (number, &before) in order.iter().enumerate() {
+            new_numbers[before as usize] = number as u32;
         }
-        profile.renumber_pairs(&places);
+        profile.renumber_pairs(&new_numbers);
         profile.buckets = std::mem::take(&mut self.counts).into_buckets();
-        profile.buckets.iter_mut().for_each(|bucket| bucket.stack = places[bucket.stack as usize]);
+        profile.buckets.iter_mut().for_each(|bucket| bucket.stack = new_numbers[bucket.stack as usize]);
         let order = |bucket: &Bucket| (bucket.thread, bucket.event, bucket.stack, bucket.fields);
         profile.buckets.sort_unstable_by_key(order);
         if profile.buckets.iter().any(|bucket| usize::from(bucket.event) >= profile.measures.len()) {
             profile.measures.push(events::UNCLAIMED.clone());
         }
         profile.timeline = self.timed_samples.take().unwrap_or_default();
-        profile.timeline.iter_mut().for_each(|timed| timed.stack = places[timed.stack as usize]);
+        profile.timeline.iter_mut().for_each(|timed| timed.stack = new_numbers[timed.stack as usize]);
         profile.timeline.sort_by_key(|timed| timed.ns);
     }
 }

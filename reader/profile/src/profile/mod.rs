@@ -51,7 +51,7 @@ pub struct FunctionId(pub u32);
 pub struct Function {
     /// Readable name.
     pub name: NameId,
-    /// Place in [`Profile::binaries`]; none for code outside all modules.
+    /// Index in [`Profile::binaries`]; none for code outside all modules.
     pub binary: Option<u32>,
 }
 
@@ -73,7 +73,7 @@ pub struct SourceLine {
 /// A sampled address.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Location {
-    /// Place in [`Profile::binaries`]; none for code outside all modules.
+    /// Index in [`Profile::binaries`]; none for code outside all modules.
     pub binary: Option<u32>,
     /// The address to look up: in the binary's ELF file or, without a binary, in the process.
     pub address: u64,
@@ -125,7 +125,7 @@ impl Process {
 /// A thread of a process.
 #[derive(Debug, Clone)]
 pub struct Thread {
-    /// Place in [`Profile::processes`].
+    /// Index in [`Profile::processes`].
     pub process: u32,
     /// Kernel thread id.
     pub tid: u32,
@@ -151,7 +151,7 @@ pub struct Trail(Vec<u32>, Vec<u32>);
 /// One physical frame of a stack.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct StackFrame {
-    /// Place in [`Profile::locations`].
+    /// Index in [`Profile::locations`].
     pub location: u32,
     /// How it was found.
     pub found_by: u8,
@@ -166,11 +166,11 @@ impl From<StackFrame> for u64 {
 /// All samples of one thread and event with the same stack.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Bucket {
-    /// Place in [`Profile::threads`].
+    /// Index in [`Profile::threads`].
     pub thread: u32,
-    /// Place in [`Profile::measures`].
+    /// Index in [`Profile::measures`].
     pub event: u8,
-    /// Place in [`Profile::stacks`].
+    /// Index in [`Profile::stacks`].
     pub stack: u32,
     /// Number of the events' fields, see [`Tracepoints::carried`]; 0 for none, or if not wanted.
     pub fields: u32,
@@ -222,7 +222,7 @@ pub struct Profile {
     pub threads: Vec<Thread>,
     /// Binaries in the order of their first record.
     pub binaries: Vec<Binary>,
-    /// Places in [`Profile::binaries`] of the kernel and its modules.
+    /// Indexes in [`Profile::binaries`] of the kernel and its modules.
     pub kernel_binaries: Vec<u32>,
     /// Indexes in [`Profile::binaries`] of source files with interpreted functions, and the mark of their language.
     pub interpreted_binaries: BTreeMap<u32, String>,
@@ -358,12 +358,12 @@ impl Profile {
         binary.is_some_and(|binary| self.kernel_binaries.contains(&binary))
     }
 
-    /// Place of the event of this name.
+    /// Index of the event of this name.
     ///
     /// # Errors
     /// If the profile has none; the error lists the available ones.
     pub fn event(&self, name: &str) -> Result<u8, NoSuchEvent> {
-        events::place_of(&self.measures, name)
+        events::index_of(&self.measures, name)
     }
 
     /// Makes this the main event.

@@ -30,15 +30,15 @@ pub(super) fn name(profile: &mut Profile, known: &Known<'_>, sources: &SymbolSou
     let Known { generated, interpreted, kernel, stored } = *known;
     let mut by_binary: Vec<Vec<(u64, u32)>> = vec![Vec::new(); profile.binaries.len()];
     let mut functions = Functions::default();
-    for place in 0..profile.locations.len() {
-        let Location { binary, address, .. } = profile.locations[place];
+    for location in 0..profile.locations.len() {
+        let Location { binary, address, .. } = profile.locations[location];
         if let Some(shown) = interpreted.find(binary, address, sources.interpreted) {
-            adopt_interpreted(profile, &mut functions, place, binary, &shown);
+            adopt_interpreted(profile, &mut functions, location, binary, &shown);
             continue;
         }
         match binary {
             Some(binary) if profile.binaries[binary as usize].origin.is_none() => {
-                by_binary[binary as usize].push((address, place as u32));
+                by_binary[binary as usize].push((address, location as u32));
             }
             _ => {
                 let in_kernel = binary.is_some_and(|binary| profile.kernel_binaries.contains(&binary));
@@ -59,7 +59,7 @@ pub(super) fn name(profile: &mut Profile, known: &Known<'_>, sources: &SymbolSou
                     line: 0,
                     inlined: false,
                 });
-                profile.locations[place].lines = first..first + 1;
+                profile.locations[location].lines = first..first + 1;
             }
         }
     }
@@ -106,9 +106,9 @@ fn answers(
 ) -> Vec<Option<Symbols>> {
     let mut answers = Vec::with_capacity(by_binary.len());
     let mut requests = Vec::new();
-    for (place, addresses) in by_binary.iter().enumerate() {
+    for (index, addresses) in by_binary.iter().enumerate() {
         let all: Vec<u64> = addresses.iter().map(|&(address, _)| address).collect();
-        let binary = &profile.binaries[place];
+        let binary = &profile.binaries[index];
         let known = stored.filter(|_| !all.is_empty()).and_then(|stored| stored.answer(binary, &all));
         let wanted = known.as_ref().is_none_or(|known| {
             known.ranges.iter().any(Range::is_empty)
@@ -120,7 +120,7 @@ fn answers(
         });
         if wanted && !all.is_empty() {
             let Binary { path, build_id, file, .. } = binary.clone();
-            requests.push((place, Request { path, build_id, file, addresses: all }));
+            requests.push((index, Request { path, build_id, file, addresses: all }));
         }
         answers.push(known);
     }
@@ -129,11 +129,11 @@ fn answers(
     {
         profile.notes.push(problem);
     }
-    let (places, requests): (Vec<_>, Vec<_>) = requests.into_iter().unzip();
-    for ((place, request), found) in
-        places.into_iter().zip(&requests).zip(symbolize::symbolize(&requests, sources))
+    let (indexes, requests): (Vec<_>, Vec<_>) = requests.into_iter().unzip();
+    for ((index, request), found) in
+        indexes.into_iter().zip(&requests).zip(symbolize::symbolize(&requests, sources))
     {
-        match &mut answers[place] {
+        match &mut answers[index] {
             Some(known) if known.origin.rank() > found.origin.rank() => {
                 found.fill(known, &request.addresses, &request.addresses);
             }

@@ -72,11 +72,11 @@ impl Resolver<'_> {
         last.path.truncate(last.words.len());
         self.resolved.last[slot] = last;
         let next = self.profile.stacks.len() as u32;
-        let place = *self.resolved.stacks.entry((innermost, raw.end)).or_insert(next);
-        if place == next {
+        let index = *self.resolved.stacks.entry((innermost, raw.end)).or_insert(next);
+        if index == next {
             self.profile.stacks.push(Stack { innermost, end: raw.end });
         }
-        place
+        index
     }
 
     /// Finds the locations of a stack's frames, except the `known` outermost ones.
@@ -124,10 +124,10 @@ impl Resolver<'_> {
     fn location(&mut self, binary: Option<u32>, address: u64) -> u32 {
         let next = self.profile.locations.len() as u32;
         let key = (binary.unwrap_or(u32::MAX), address);
-        let place = *self.resolved.locations.entry(key).or_insert(next);
-        if place == next {
+        let index = *self.resolved.locations.entry(key).or_insert(next);
+        if index == next {
             self.profile.locations.push(Location { binary, address, lines: 0..0 });
         }
-        place
+        index
     }
 }

@@ -17,7 +17,7 @@ use crate::word_map::WordMap;
 
 /// The indexes of processes and threads in the profile.
 #[derive(Debug, Default)]
-pub(super) struct Places {
+pub(super) struct Indexes {
     /// Index of each process by its number in the file.
     processes: HashMap<u32, u32>,
     /// Index of each thread by process index, thread id and thread number.
@@ -26,7 +26,7 @@ pub(super) struct Places {
     pub(super) all_threads: Vec<Thread>,
 }
 
-impl Places {
+impl Indexes {
     /// Index of the process with this number in the file. One without a record is added, so that no sample is dropped, and `new` is
     /// called with it.
     pub(super) fn process(&mut self, number: u32, new: impl FnOnce(Process)) -> u32 {
@@ -39,11 +39,11 @@ impl Places {
 
     pub(super) fn thread(&mut self, process: u32, tid: u32, seq: u32) -> u32 {
         let next = self.all_threads.len() as u32;
-        let place = *self.threads.entry((process, tid, seq)).or_insert(next);
-        if place == next {
+        let index = *self.threads.entry((process, tid, seq)).or_insert(next);
+        if index == next {
             self.all_threads.push(Thread { process, tid, seq, name: String::new() });
         }
-        place
+        index
     }
 }
 
@@ -53,7 +53,7 @@ pub(super) struct SampleReader<'a> {
     pub(super) histories: &'a [History],
     /// The numbers of their layouts, by epoch.
     pub(super) layouts: &'a [Vec<u32>],
-    pub(super) places: &'a mut Places,
+    pub(super) indexes: &'a mut Indexes,
     events: &'a Events,
     tracepoints: &'a mut Tracepoints,
     /// Processes without a record, known only from samples.
@@ -92,7 +92,7 @@ impl<'a> SampleReader<'a> {
     pub(super) fn new(
         histories: &'a [History],
         layouts: &'a [Vec<u32>],
-        places: &'a mut Places,
+        indexes: &'a mut Indexes,
         events: &'a Events,
         tracepoints: &'a mut Tracepoints,
         secret: Secret,
@@ -100,7 +100,7 @@ impl<'a> SampleReader<'a> {
         Self {
             histories,
             layouts,
-            places,
+            indexes,
             events,
             tracepoints,
             unknown: Vec::new(),
@@ -113,8 +113,8 @@ impl<'a> SampleReader<'a> {
     /// Adds a sample. True if the batch is full.
     pub(super) fn take(&mut self, sample_ref: SampleRef<'_>) -> bool {
         let SampleRef { sample, frames, shared } = sample_ref;
-        let process = self.places.process(sample.process, |process| self.unknown.push(process));
-        let thread = self.places.thread(process, sample.tid, sample.thread_seq);
+        let process = self.indexes.process(sample.process, |process| self.unknown.push(process));
+        let thread = self.indexes.thread(process, sample.tid, sample.thread_seq);
         let epoch = self.histories.get(process as usize).map_or(0, |history| history.epoch(sample.ns));
         let layouts = self.layouts.get(process as usize);
         let layout = layouts.and_then(|layouts| layouts.get(epoch as usize)).copied().unwrap_or(u32::MAX);

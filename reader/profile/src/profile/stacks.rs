@@ -235,9 +235,9 @@ fn merge(sums: &mut Vec<Bucket>, new: &[Bucket]) {
 /// A stack as it was recorded.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct RawStack<'a> {
-    /// Place in the profile's threads. Stacks of several threads may be the same.
+    /// Index in the profile's threads. Stacks of several threads may be the same.
     pub(super) thread: u32,
-    /// Place in the profile's processes.
+    /// Index in the profile's processes.
     pub(super) process: u32,
     /// Epoch of the process's mapping history.
     pub(super) epoch: u32,

@@ -22,8 +22,8 @@ pub(super) struct StoredNames {
 
 impl StoredNames {
     pub(super) fn new(section: NameSection) -> Self {
-        let key = |(place, binary): (usize, &StoredBinary)| {
-            (Binary::key(&binary.path, &binary.build_id, binary.file), place)
+        let key = |(index, binary): (usize, &StoredBinary)| {
+            (Binary::key(&binary.path, &binary.build_id, binary.file), index)
         };
         let binaries = section.binaries.iter().enumerate().map(key).collect();
         Self { section, binaries }
@@ -36,9 +36,9 @@ impl StoredNames {
         let mut symbols = Symbols::new(origin(&stored.origin)?, addresses.len());
         for address in addresses {
             let first = symbols.lines.len() as u32;
-            if let Ok(place) = stored.addresses.binary_search(address) {
-                let begin = if place == 0 { 0 } else { stored.ends[place - 1] } as usize;
-                for &frame in &stored.frames[begin..stored.ends[place] as usize] {
+            if let Ok(index) = stored.addresses.binary_search(address) {
+                let begin = if index == 0 { 0 } else { stored.ends[index - 1] } as usize;
+                for &frame in &stored.frames[begin..stored.ends[index] as usize] {
                     let frame = self.section.frames[frame as usize];
                     let mut name = |text: u32| symbols.names.intern(&self.section.texts[text as usize]);
                     let (function, linkage) = (name(frame.function), name(frame.linkage));
@@ -79,9 +79,9 @@ fn stored_origin(origin: &Origin) -> Option<StoredOrigin> {
 /// The names of all addresses in binaries, as a section of the profile file.
 pub(super) fn section(profile: &Profile) -> Vec<u8> {
     let mut addresses: BTreeMap<u32, Vec<(u64, u32)>> = BTreeMap::new();
-    for (place, Location { binary, address, .. }) in profile.locations.iter().enumerate() {
+    for (location, Location { binary, address, .. }) in profile.locations.iter().enumerate() {
         if let Some(binary) = binary.filter(|binary| !profile.kernel_binaries.contains(binary)) {
-            addresses.entry(binary).or_default().push((*address, place as u32));
+            addresses.entry(binary).or_default().push((*address, location as u32));
         }
     }
     let mut writer = NameSectionWriter::default();
@@ -92,12 +92,12 @@ pub(super) fn section(profile: &Profile) -> Vec<u8> {
         writer.binary(&StoredBinary { path, build_id, file, origin, ..StoredBinary::default() });
         addresses.sort_unstable();
         for (address, location) in addresses {
-            let frame = |place: &SourceLine| NamedFrame {
-                function: profile.function_name(place.function),
-                linkage: profile.names.get(place.linkage),
-                file: place.file.map(|file| profile.names.get(file)),
-                line: place.line,
-                inlined: place.inlined,
+            let frame = |line: &SourceLine| NamedFrame {
+                function: profile.function_name(line.function),
+                linkage: profile.names.get(line.linkage),
+                file: line.file.map(|file| profile.names.get(file)),
+                line: line.line,
+                inlined: line.inlined,
             };
             writer.address(address, profile.lines_of(location).iter().map(frame));
         }

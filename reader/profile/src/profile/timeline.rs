@@ -11,11 +11,11 @@ use crate::profile_file::{Counters, Event};
 pub struct TimedSample {
     /// When, CLOCK_MONOTONIC of the recording machine.
     pub ns: u64,
-    /// Place in [`super::Profile::threads`].
+    /// Index in [`super::Profile::threads`].
     pub thread: u32,
-    /// Place in [`super::Profile::measures`].
+    /// Index in [`super::Profile::measures`].
     pub event: u8,
-    /// Place in [`super::Profile::stacks`].
+    /// Index in [`super::Profile::stacks`].
     pub stack: u32,
     /// Number of the event's fields, see [`super::Bucket::fields`].
     pub fields: u32,

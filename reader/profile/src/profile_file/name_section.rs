@@ -427,16 +427,16 @@ mod tests {
             assert_eq!(binary.path, PathBuf::from(format!("/bin/{number}")));
             assert_eq!((binary.build_id.len(), binary.file.is_some()), (number, number == 0));
             assert_eq!(binary.addresses.len(), 4000);
-            for (place, &address) in binary.addresses.iter().enumerate() {
-                assert_eq!(address, place as u64 * 1000 + number as u64);
-                let end = binary.ends[place] as usize;
+            for (index, &address) in binary.addresses.iter().enumerate() {
+                assert_eq!(address, index as u64 * 1000 + number as u64);
+                let end = binary.ends[index] as usize;
                 let texts = binary.frames[end - 2..end].iter().map(|&frame| {
                     let frame = section.frames[frame as usize];
                     (section.texts[frame.function as usize].clone(), frame.file.is_some(), frame.inlined)
                 });
                 let expected = [
-                    (format!("inner{:0>40}", place * 77_777), true, true),
-                    (format!("outer{}", place / 7), false, false),
+                    (format!("inner{:0>40}", index * 77_777), true, true),
+                    (format!("outer{}", index / 7), false, false),
                 ];
                 assert_eq!(texts.collect::<Vec<_>>(), expected);
             }

@@ -47,7 +47,7 @@ impl<W: Write> ProfileWriter<W> {
         Ok(shared)
     }
 
-    /// An event was added at this place of the block.
+    /// An event was added at this offset of the block.
     fn end_event(&mut self, before: usize) -> io::Result<()> {
         if self.block.len() - BLOCK_HEADER_LEN > BLOCK_MAX {
             self.block.truncate(before);

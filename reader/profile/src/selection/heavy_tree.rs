@@ -166,12 +166,12 @@ impl Grower<'_, '_> {
         let Some(&frame) = self.paths.frames.get(position.at as usize) else {
             return self.mark(position.at).map(Step::certain);
         };
-        let places = &self.selection.profile.locations[frame.location as usize].lines;
-        let place = match self.direction {
-            Direction::Callees => places.end - 1 - position.passed,
-            Direction::Callers => places.start + position.passed,
+        let lines = &self.selection.profile.locations[frame.location as usize].lines;
+        let line = match self.direction {
+            Direction::Callees => lines.end - 1 - position.passed,
+            Direction::Callers => lines.start + position.passed,
         };
-        Some(Step { label: self.selection.of_place[place as usize], found_by: found_by(frame) })
+        Some(Step { label: self.selection.of_line[line as usize], found_by: found_by(frame) })
     }
 
     /// Calls `visit` with what follows a position, and returns the weight of stacks that end there.
@@ -404,15 +404,15 @@ mod tests {
     fn weights(selection: &Selection<'_>, tree: &CallTree) -> BTreeMap<Vec<u32>, [u64; 4]> {
         let mut paths: Vec<Vec<u32>> = vec![Vec::new()];
         let mut weights = BTreeMap::new();
-        for (place, node) in tree.nodes.iter().enumerate() {
-            if place > 0 {
+        for (index, node) in tree.nodes.iter().enumerate() {
+            if index > 0 {
                 let mut path = paths[node.parent as usize].clone();
                 path.push(node.label);
                 paths.push(path);
             }
             assert!(node.label == ALL || (node.label as usize) < selection.labels());
             let Node { own, total, frame_pointer, guessed, .. } = *node;
-            let twice = weights.insert(paths[place].clone(), [own, total, frame_pointer, guessed]);
+            let twice = weights.insert(paths[index].clone(), [own, total, frame_pointer, guessed]);
             assert_eq!(twice, None, "two nodes of a label below one");
         }
         weights

@@ -171,7 +171,7 @@ fn open(request: &Request, locator: &Locator<'_>) -> Result<Content, Failure> {
         return same(request, &bytes, None).map(|()| Content::Memory(bytes));
     }
     let mut failure = None;
-    for path in locator.places(&request.path, &request.build_id) {
+    for path in locator.candidates(&request.path, &request.build_id) {
         let opened = locator.open(&path).map_err(Failure::Unreadable).and_then(|image| {
             let identity = std::fs::metadata(&path).ok().map(|metadata| FileIdentity::of(&metadata));
             same(request, image.bytes(), identity).map(|()| image)

@@ -134,13 +134,13 @@ impl CacheFile {
         let mut missing = Vec::new();
         for &address in addresses {
             while known.next_if(|&(_, other)| other < address).is_some() {}
-            let Some(&(place, _)) = known.peek().filter(|&&(_, other)| other == address) else {
+            let Some(&(index, _)) = known.peek().filter(|&&(_, other)| other == address) else {
                 missing.push(address);
                 symbols.ranges.push(0..0);
                 continue;
             };
-            let begin = if place == 0 { 0 } else { self.u32(&self.ends, place - 1)? as usize };
-            let end = self.u32(&self.ends, place)? as usize;
+            let begin = if index == 0 { 0 } else { self.u32(&self.ends, index - 1)? as usize };
+            let end = self.u32(&self.ends, index)? as usize;
             if begin >= end || end > self.lines.len() / LINE_BYTES {
                 return None;
             }
@@ -154,8 +154,8 @@ impl CacheFile {
         Some(missing)
     }
 
-    fn line(&self, place: usize, known: &mut [Option<NameId>], names: &mut Names) -> Option<Line> {
-        let word = |index: usize| word(&self.bytes, self.lines.start + place * LINE_BYTES + index * 4);
+    fn line(&self, line: usize, known: &mut [Option<NameId>], names: &mut Names) -> Option<Line> {
+        let word = |index: usize| word(&self.bytes, self.lines.start + line * LINE_BYTES + index * 4);
         let mut name = |number: u32| -> Option<NameId> {
             let slot = known.get_mut(number as usize)?;
             if slot.is_none() {
@@ -177,8 +177,8 @@ impl CacheFile {
         std::str::from_utf8(self.bytes[self.texts.clone()].get(begin..end)?).ok()
     }
 
-    fn u32(&self, section: &Range<usize>, place: usize) -> Option<u32> {
-        word(&self.bytes, section.start + place * 4)
+    fn u32(&self, section: &Range<usize>, index: usize) -> Option<u32> {
+        word(&self.bytes, section.start + index * 4)
     }
 }
 

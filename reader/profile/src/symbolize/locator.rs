@@ -48,7 +48,11 @@ impl<'a> Locator<'a> {
     }
 
     /// Where the recorded file may be, most likely place first, without searching trees.
-    pub(super) fn places<'b>(&'b self, path: &'b Path, id: &'b [u8]) -> impl Iterator<Item = PathBuf> + 'b {
+    pub(super) fn candidates<'b>(
+        &'b self,
+        path: &'b Path,
+        id: &'b [u8],
+    ) -> impl Iterator<Item = PathBuf> + 'b {
         let inside = path.strip_prefix("/").unwrap_or(path);
         let in_sysroots = self.sources.sysroots.iter().map(move |root| root.join(inside));
         let filed = id.split_first().filter(|(_, rest)| !rest.is_empty());

@@ -91,9 +91,9 @@ impl<'a, 'c> Namer<'a, 'c> {
                 (None, Some(name)) if !alias || depth < outermost => self.function(name, &mut symbols.names),
                 _ => self.symbol(address, &mut symbols.names),
             };
-            let place = innermost.take().unwrap_or(call);
-            let file = place.file.map(|file| self.known.file(file, &mut symbols.names));
-            let line = place.line.unwrap_or(0);
+            let source = innermost.take().unwrap_or(call);
+            let file = source.file.map(|file| self.known.file(file, &mut symbols.names));
+            let line = source.line.unwrap_or(0);
             symbols.lines.push(Line { function, linkage, file, line, inlined: depth < outermost });
         }
     }
@@ -136,7 +136,7 @@ impl<'a, 'c> Namer<'a, 'c> {
 
 impl Known {
     fn file(&mut self, file: &str, names: &mut Names) -> NameId {
-        let place = (file.as_ptr() as usize, file.len());
-        *self.files.entry(place).or_insert_with(|| names.intern(file))
+        let key = (file.as_ptr() as usize, file.len());
+        *self.files.entry(key).or_insert_with(|| names.intern(file))
     }
 }

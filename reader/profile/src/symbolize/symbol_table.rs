@@ -57,9 +57,9 @@ impl<'data> SymbolTable<'data> {
         let mut starts = HashSet::new();
         for function in functions(file, symbols) {
             self.named = true;
-            let place = asked.partition_point(|&address| address < function.address);
-            let Some(&next) = asked.get(place) else { continue };
-            last[place] = last[place].max(Some(function.address));
+            let index = asked.partition_point(|&address| address < function.address);
+            let Some(&next) = asked.get(index) else { continue };
+            last[index] = last[index].max(Some(function.address));
             if next < if function.size == 0 { function.limit } else { function.end() } {
                 starts.insert(function.address);
             }

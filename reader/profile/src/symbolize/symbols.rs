@@ -90,10 +90,10 @@ impl Symbols {
     /// `own`; both ascend.
     pub fn fill(&self, into: &mut Symbols, all: &[u64], own: &[u64]) {
         let mut renamed: HashMap<NameId, NameId> = HashMap::new();
-        let mut places = all.iter().enumerate();
+        let mut entries = all.iter().enumerate();
         for (address, range) in own.iter().zip(&self.ranges) {
-            let Some((place, _)) = places.find(|&(_, other)| other == address) else { return };
-            if !into.ranges[place].is_empty() {
+            let Some((index, _)) = entries.find(|&(_, other)| other == address) else { return };
+            if !into.ranges[index].is_empty() {
                 continue;
             }
             let first = into.lines.len() as u32;
@@ -104,7 +104,7 @@ impl Symbols {
                 let file = line.file.map(rename);
                 into.lines.push(Line { function, linkage, file, ..*line });
             }
-            into.ranges[place] = first..into.lines.len() as u32;
+            into.ranges[index] = first..into.lines.len() as u32;
         }
     }
 }

@@ -16,7 +16,7 @@ pub(super) struct Deferred(Vec<(KernelAnswerHead, Vec<u64>)>);
 impl Deferred {
     pub(super) fn add(&mut self, cookie: u64, addresses: Vec<u64>) {
         let answer = KernelAnswerHead { nonce: cookie, ..KernelAnswerHead::default() };
-        let word = |(place, address)| Frame::new(address, FoundBy::FramePointer, place == 0).bits();
+        let word = |(index, address)| Frame::new(address, FoundBy::FramePointer, index == 0).bits();
         self.0.push((answer, addresses.into_iter().enumerate().map(word).collect()));
     }
 

@@ -170,7 +170,7 @@ pub(crate) struct Writer {
 /// An event on its way to becoming a sample.
 struct PendingEvent {
     sample: PerfSample,
-    place: u64,
+    offset: u64,
     weight: u64,
     /// The part of the weight during which the thread was runnable.
     delay: u64,
@@ -333,7 +333,7 @@ impl Stitcher {
             _ => events.lost = events.lost.saturating_add(events.lost_before),
         }
         for pending in events.samples {
-            let matched = requester.match_event(&pending.sample, pending.place, head, &stack.frames);
+            let matched = requester.match_event(&pending.sample, pending.offset, head, &stack.frames);
             let deferred =
                 (matched == Match::Unmatched).then(|| events.deferred.answer_to(&pending.sample)).flatten();
             match deferred {
@@ -499,7 +499,7 @@ fn parse(ring: &mut Ring, counts: &mut StitchCounts) -> AnswerEvents {
     let mut rest = &bytes[..];
     while !rest.is_empty() {
         let at = bytes.len() - rest.len();
-        let place = ring.base.wrapping_add(at as u64);
+        let offset = ring.base.wrapping_add(at as u64);
         let Some((record, after)) = split(rest) else {
             counts.malformed += 1;
             break;
@@ -508,7 +508,7 @@ fn parse(ring: &mut Ring, counts: &mut StitchCounts) -> AnswerEvents {
         match record {
             PerfRecord::Sample(sample) => {
                 counts.events += 1;
-                events.samples.push(PendingEvent { sample, place, weight: 1, delay: 0 });
+                events.samples.push(PendingEvent { sample, offset, weight: 1, delay: 0 });
             }
             PerfRecord::Lost(lost) => {
                 counts.lost += lost;

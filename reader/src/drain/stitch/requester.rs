@@ -29,11 +29,11 @@ pub(crate) enum Match {
 
 /// A requester of user stacks.
 pub(crate) trait Requester {
-    /// How an event, at the offset `place` in the requester's stream, relates to an answer with these frames.
+    /// How an event, at `offset` in the requester's stream, relates to an answer with these frames.
     fn match_event(
         &self,
         sample: &PerfSample,
-        place: u64,
+        offset: u64,
         answer: &KernelAnswerHead,
         frames: &[u64],
     ) -> Match;
@@ -60,11 +60,11 @@ impl Requester for KernelRing {
     fn match_event(
         &self,
         sample: &PerfSample,
-        place: u64,
+        offset: u64,
         answer: &KernelAnswerHead,
         frames: &[u64],
     ) -> Match {
-        let in_handler = self.handler.0 <= place && place < self.handler.1;
+        let in_handler = self.handler.0 <= offset && offset < self.handler.1;
         let Some((ip, sp)) = sample.user else { return Match::Unmatched };
         if in_handler || (self.code.0 <= ip && ip < self.code.1) {
             return Match::Overhead;
@@ -107,7 +107,7 @@ impl Requester for Named {
     fn match_event(
         &self,
         sample: &PerfSample,
-        _place: u64,
+        _offset: u64,
         answer: &KernelAnswerHead,
         _frames: &[u64],
     ) -> Match {
@@ -123,13 +123,13 @@ mod tests {
     const SP: u64 = 0x7fff_0000;
     const EXACT: u64 = 1 << 61;
 
-    fn match_event(ip: u64, sp: u64, place: u64) -> Match {
+    fn match_event(ip: u64, sp: u64, offset: u64) -> Match {
         let ring = KernelRing { code: (0x1000, 0x2000), handler: (64, 128) };
         let answer = KernelAnswerHead { ip: IP, sp: SP, ..KernelAnswerHead::default() };
         let frames = [IP | EXACT, 0x40_2000, 0x40_3000 | EXACT, 0x40_4000];
         ring.match_event(
             &PerfSample { user: Some((ip, sp)), ..PerfSample::default() },
-            place,
+            offset,
             &answer,
             &frames,
         )

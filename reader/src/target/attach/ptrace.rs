@@ -105,17 +105,17 @@ pub(crate) fn set_signal_mask(tid: pid_t, mut mask: u64) -> io::Result<()> {
 /// A stopped thread's floating-point and vector registers, as XSAVE lays them out.
 pub(crate) fn extended_state(tid: pid_t) -> io::Result<Vec<u8>> {
     let mut state = vec![0u8; XSTATE_ROOM];
-    let mut place = libc::iovec { iov_base: state.as_mut_ptr().cast(), iov_len: state.len() };
-    request(libc::PTRACE_GETREGSET, tid, NT_X86_XSTATE, (&raw mut place).cast())?;
-    state.truncate(place.iov_len);
+    let mut iovec = libc::iovec { iov_base: state.as_mut_ptr().cast(), iov_len: state.len() };
+    request(libc::PTRACE_GETREGSET, tid, NT_X86_XSTATE, (&raw mut iovec).cast())?;
+    state.truncate(iovec.iov_len);
     Ok(state)
 }
 
 /// Replaces them.
 pub(crate) fn set_extended_state(tid: pid_t, state: &[u8]) -> io::Result<()> {
     // The kernel only reads, whatever the type says.
-    let mut place = libc::iovec { iov_base: state.as_ptr().cast_mut().cast(), iov_len: state.len() };
-    request(libc::PTRACE_SETREGSET, tid, NT_X86_XSTATE, (&raw mut place).cast()).map(drop)
+    let mut iovec = libc::iovec { iov_base: state.as_ptr().cast_mut().cast(), iov_len: state.len() };
+    request(libc::PTRACE_SETREGSET, tid, NT_X86_XSTATE, (&raw mut iovec).cast()).map(drop)
 }
 
 /// The instructions of a stopped thread's system call filter `index`, the latest first; ENOENT if there are fewer.

@@ -91,8 +91,8 @@ impl<'a> Diversion<'a> {
     }
 
     /// True if the thread is in the agent's code already: notifying it of a loader event, and holding its locks.
-    pub(super) fn is_in(&self, place: AgentLayout) -> bool {
-        getregs(self.thread()).is_ok_and(|registers| place.holds(registers.rip))
+    pub(super) fn is_in(&self, layout: AgentLayout) -> bool {
+        getregs(self.thread()).is_ok_and(|registers| layout.holds(registers.rip))
     }
 
     /// A signal that could not be delivered in between.
@@ -111,24 +111,24 @@ impl<'a> Diversion<'a> {
     /// Maps memory, at `hint` if that is free, and writes the agent to it.
     pub(super) fn lay_out(&self, mappings: &[Mapping], hint: u64) -> Result<AgentLayout, InjectError> {
         let image = image::size(self.agent)?;
-        let place = AgentLayout { base: 0, image };
+        let layout = AgentLayout { base: 0, image };
         // Never writable and executable at once, which some processes are not permitted.
         let protection = (libc::PROT_READ | libc::PROT_EXEC) as u64;
         let flags = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS) as u64;
-        let arguments = [libc::SYS_mmap as u64, hint, place.end(), protection, flags, u64::MAX];
+        let arguments = [libc::SYS_mmap as u64, hint, layout.end(), protection, flags, u64::MAX];
         let base = self.call_system(mappings, arguments)?;
-        let place = AgentLayout { base, image };
-        let image = Image::relocated(self.agent, place.image_base())?;
+        let layout = AgentLayout { base, image };
+        let image = Image::relocated(self.agent, layout.image_base())?;
         let write = |address, bytes: &[u8]| self.memory.write(address, bytes);
-        write(place.image_base(), &image.bytes)
-            .and_then(|()| write(place.base, &place.stub(&image)))
+        write(layout.image_base(), &image.bytes)
+            .and_then(|()| write(layout.base, &layout.stub(&image)))
             .map_err(InjectError::Memory)?;
-        Ok(place)
+        Ok(layout)
     }
 
     /// Unmaps an unused layout.
-    pub(super) fn take_away(&self, mappings: &[Mapping], place: AgentLayout) -> Result<(), InjectError> {
-        let (base, bytes) = place.range();
+    pub(super) fn take_away(&self, mappings: &[Mapping], layout: AgentLayout) -> Result<(), InjectError> {
+        let (base, bytes) = layout.range();
         self.call_system(mappings, [libc::SYS_munmap as u64, base, bytes, 0, 0, 0]).map(drop)
     }
 
@@ -229,18 +229,18 @@ impl<'a> Diversion<'a> {
         }
     }
 
-    /// Calls the agent at `place`. Its result arrives later.
-    pub(super) fn call(&self, place: AgentLayout, call: Call, settings: &[u8]) -> Result<(), InjectError> {
+    /// Calls the agent that has this `layout`. Its result arrives later.
+    pub(super) fn call(&self, layout: AgentLayout, call: Call, settings: &[u8]) -> Result<(), InjectError> {
         if settings.len() as u64 > SETTINGS_ROOM {
             return Err(InjectError::Image("the settings are too long"));
         }
-        let image = Image::relocated(self.agent, place.image_base())?;
-        let data = place.data();
+        let image = Image::relocated(self.agent, layout.image_base())?;
+        let data = layout.data();
         let call = Call {
             version: Call::VERSION,
             settings: data + SETTINGS,
             settings_len: settings.len() as u64,
-            control: place.base,
+            control: layout.base,
             reply: data + REPLY,
             reply_capacity: REPLY_ROOM,
             mask: ptrace::signal_mask(self.tid).map_err(|_| self.failed())?,
@@ -259,7 +259,7 @@ impl<'a> Diversion<'a> {
             let state = ptrace::extended_state(self.tid).map_err(|_| self.failed())?;
             let mask = ptrace::signal_mask(self.tid).map_err(|_| self.failed())?;
             write(0, &frame::frame(data, &registers, &state, mask))?;
-            match self.run(place, &image, &registers, &state, mask)? {
+            match self.run(layout, &image, &registers, &state, mask)? {
                 Ended::Returned => return Ok(()),
                 Ended::Signal(signal) => self.deliver(signal)?,
             }
@@ -270,7 +270,7 @@ impl<'a> Diversion<'a> {
     /// Diverts the thread to the stub and waits until it is back.
     fn run(
         &self,
-        place: AgentLayout,
+        layout: AgentLayout,
         image: &Image,
         original: &user_regs_struct,
         state: &[u8],
@@ -283,8 +283,8 @@ impl<'a> Diversion<'a> {
             setregs(self.thread(), *original).map_err(|_| self.failed())
         };
         let mut registers = *original;
-        registers.rip = place.base;
-        registers.rsp = place.end() - 64;
+        registers.rip = layout.base;
+        registers.rsp = layout.end() - 64;
         registers.rbp = 0;
         registers.orig_rax = u64::MAX;
         registers.eflags = FRESH_FLAGS;
@@ -296,7 +296,7 @@ impl<'a> Diversion<'a> {
                 Stop::SystemCall => {
                     calls += 1;
                     let mut now = getregs(self.thread()).map_err(|_| self.failed())?;
-                    if now.rip == place.returned(image) && now.orig_rax == libc::SYS_rt_sigreturn as u64 {
+                    if now.rip == layout.returned(image) && now.orig_rax == libc::SYS_rt_sigreturn as u64 {
                         now.orig_rax = u64::MAX;
                         ptrace::interrupt(self.tid).map_err(gone)?;
                         setregs(self.thread(), now).map_err(|_| self.failed())?;

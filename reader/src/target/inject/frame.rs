@@ -30,8 +30,8 @@ pub(super) const ROOM: usize = 8192;
 
 /// The frame for `address`, a multiple of 64, that restores `registers`, the extended `state` and the signal `mask`.
 pub(super) fn frame(address: u64, registers: &user_regs_struct, state: &[u8], mask: u64) -> Vec<u8> {
-    let place = CONTEXT.next_multiple_of(64);
-    let mut frame = vec![0u8; place];
+    let fpstate = CONTEXT.next_multiple_of(64);
+    let mut frame = vec![0u8; fpstate];
     let mut put = |offset: usize, word: u64| frame[offset..offset + 8].copy_from_slice(&word.to_le_bytes());
     let (mut rip, mut rax) = (registers.rip, registers.rax);
     if registers.orig_rax as i64 >= 0 && RESTARTS.contains(&(rax as i64)) {
@@ -48,7 +48,7 @@ pub(super) fn frame(address: u64, registers: &user_regs_struct, state: &[u8], ma
         put(REGISTERS + 8 * index, word);
     }
     put(REGISTERS + 8 * words.len(), r.cs | r.ss << 48);
-    put(FPSTATE, address + place as u64);
+    put(FPSTATE, address + fpstate as u64);
     // The kernel rejects an alternate stack of size 0, so the thread keeps its own.
     put(SIGNAL_MASK, mask);
     let size = state.len().min(LARGEST_STATE);

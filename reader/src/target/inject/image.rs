@@ -72,20 +72,20 @@ impl Image {
         if image.entry == 0 {
             return Err(InjectError::Image("it has no entry point"));
         }
-        let mut places = [0u64; 4];
+        let mut values = [0u64; 4];
         for entry in dynamic.unwrap_or_default() {
             let value = entry.d_val(endian);
             match entry.d_tag(endian) {
-                elf::DT_RELA => places[0] = value,
-                elf::DT_RELASZ => places[1] = value,
-                elf::DT_SYMTAB => places[2] = value,
+                elf::DT_RELA => values[0] = value,
+                elf::DT_RELASZ => values[1] = value,
+                elf::DT_SYMTAB => values[2] = value,
                 elf::DT_JMPREL | elf::DT_RELR | elf::DT_NEEDED => {
                     return Err(InjectError::Image("it needs features of a loader that are missing here"));
                 }
                 _ => {}
             }
         }
-        image.relocate(file, endian, bias, places)?;
+        image.relocate(file, endian, bias, values)?;
         Ok(image)
     }
 
@@ -96,17 +96,17 @@ impl Image {
             .ok_or(InjectError::Image("it reaches beyond its end"))
     }
 
-    /// Applies `DT_RELA`. `places` are the offsets of the table, its size, and that of the symbols. All are in the first segment, which
-    /// begins at the start of the file.
+    /// Applies `DT_RELA`. `values` are those of `DT_RELA`, `DT_RELASZ` and `DT_SYMTAB`: the offset of the table, its size, and the
+    /// offset of the symbols. All are in the first segment, which begins at the start of the file.
     fn relocate(
         &mut self,
         file: &[u8],
         endian: Endianness,
         bias: u64,
-        places: [u64; 4],
+        values: [u64; 4],
     ) -> Result<(), InjectError> {
         let wrong = |()| InjectError::Image("its relocations are damaged");
-        let [table, bytes, symbols, _] = places;
+        let [table, bytes, symbols, _] = values;
         let count = bytes as usize / size_of::<Rela64<Endianness>>();
         let table = file.get(table as usize..).ok_or(()).map_err(wrong)?;
         let (table, _) = pod::slice_from_bytes::<Rela64<Endianness>>(table, count).map_err(wrong)?;
@@ -114,8 +114,8 @@ impl Image {
             let addend = relocation.r_addend(endian) as u64;
             let symbol = || -> Result<u64, InjectError> {
                 let index = relocation.r_sym(endian, false) as usize;
-                let place = symbols as usize + index * size_of::<elf::Sym64<Endianness>>();
-                let symbol = file.get(place..).ok_or(()).map_err(wrong)?;
+                let offset = symbols as usize + index * size_of::<elf::Sym64<Endianness>>();
+                let symbol = file.get(offset..).ok_or(()).map_err(wrong)?;
                 let (symbol, _) = pod::from_bytes::<elf::Sym64<Endianness>>(symbol).map_err(wrong)?;
                 // Undefined symbols are weak, and absent.
                 let defined = symbol.st_shndx(endian) != elf::SHN_UNDEF;

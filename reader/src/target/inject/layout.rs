@@ -55,12 +55,12 @@ pub(super) struct AgentLayout {
 impl AgentLayout {
     /// The layout left by an earlier recorder at `base`, if its stub is unchanged.
     pub(super) fn known(base: u64, file: &[u8], memory: &Memory) -> Option<Self> {
-        let place = Self { base, image: image::size(file).ok()? };
-        let image = Image::relocated(file, place.image_base()).ok()?;
-        let stub = place.stub(&image);
+        let layout = Self { base, image: image::size(file).ok()? };
+        let image = Image::relocated(file, layout.image_base()).ok()?;
+        let stub = layout.stub(&image);
         let mut found = vec![0; stub.len()];
         memory.read(base, &mut found).ok()?;
-        (found == stub).then_some(place)
+        (found == stub).then_some(layout)
     }
 
     /// Total size in bytes for the agent's `file`.

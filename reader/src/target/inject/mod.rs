@@ -308,7 +308,7 @@ fn agent_state(pid: i32) -> AgentState {
 }
 
 fn strings(settings: Settings, region: Option<&HandedRegion>) -> Result<Vec<u8>, InjectError> {
-    let place = match region {
+    let destination = match region {
         Some(region) => ("REGION", region.setting()),
         None => ("DIR", flight_directory()?.display().to_string()),
     };
@@ -319,7 +319,7 @@ fn strings(settings: Settings, region: Option<&HandedRegion>) -> Result<Vec<u8>,
     };
     let mut strings = Vec::new();
     for (name, value) in [
-        place,
+        destination,
         ("MODE", "overwrite".into()),
         ("EVENT", "cpu".into()),
         ("FREQ", settings.frequency.to_string()),

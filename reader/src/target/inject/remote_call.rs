@@ -43,8 +43,8 @@ struct RemoteCall<'a> {
     agent: &'a [u8],
     gadgets: Gadgets,
     hook: Option<LoaderHook>,
-    /// Where the agent is, if it has been injected.
-    place: Option<AgentLayout>,
+    /// The agent's layout, if it has been injected.
+    layout: Option<AgentLayout>,
     /// It was injected by this call.
     is_fresh: bool,
 }
@@ -80,33 +80,33 @@ fn run(
 ) -> Result<(), InjectError> {
     let agent = agent_file::content().ok_or(agent_file::AgentFileError::NotEmbedded)?;
     let memory = Memory::of(pid).map_err(|error| InjectError::denied(pid, error))?;
-    let place = match control {
+    let layout = match control {
         Some(base) => Some(AgentLayout::known(base, agent, &memory).ok_or(InjectError::OtherAgent(pid))?),
         None => None,
     };
     let debugger = facts::debugger_interface(pid, &memory);
     let hook = LoaderHook::find(&memory, debugger);
-    let gadgets = match place {
+    let gadgets = match layout {
         None => Gadgets::find(&mappings_of(pid), &memory),
         Some(_) => Gadgets::default(),
     };
-    let mut errand = RemoteCall { pid, memory, agent, gadgets, hook, place, is_fresh: false };
-    if let Some(place) = errand.place {
-        errand.wait(place, None)?;
+    let mut errand = RemoteCall { pid, memory, agent, gadgets, hook, layout, is_fresh: false };
+    if let Some(layout) = errand.layout {
+        errand.wait(layout, None)?;
         if let (Command::Stop, Some(hook)) = (command, errand.hook) {
             hook.clear(&errand.memory).map_err(InjectError::Memory)?;
         }
     }
     let call = Call { command: command as u64, debugger, ..Call::default() };
-    let result = errand.try_threads(|visit, place| visit.call(place, call, settings)).and_then(|()| {
-        let place = errand.place.ok_or(InjectError::NoWay)?;
-        errand.wait(place, region)?;
-        place.result(&errand.memory)
+    let result = errand.try_threads(|visit, layout| visit.call(layout, call, settings)).and_then(|()| {
+        let layout = errand.layout.ok_or(InjectError::NoWay)?;
+        errand.wait(layout, region)?;
+        layout.result(&errand.memory)
     });
-    match (&result, errand.place) {
-        (Ok(()), Some(place)) if command == Command::Start => errand.hook_loader(place),
-        (Err(InjectError::Agent(_) | InjectError::Busy(_)), Some(place)) if errand.is_fresh => {
-            let _ = errand.try_threads(|visit, _| visit.take_away(&mappings_of(pid), place));
+    match (&result, errand.layout) {
+        (Ok(()), Some(layout)) if command == Command::Start => errand.hook_loader(layout),
+        (Err(InjectError::Agent(_) | InjectError::Busy(_)), Some(layout)) if errand.is_fresh => {
+            let _ = errand.try_threads(|visit, _| visit.take_away(&mappings_of(pid), layout));
         }
         _ => {}
     }
@@ -153,22 +153,22 @@ impl RemoteCall<'_> {
             }
         };
         let visit = Diversion::new(paused.tid(), &self.memory, self.agent, self.gadgets, deadline);
-        let place = match self.place {
-            Some(place) if visit.is_in(place) => return Ok(Attempt::NotHere(InjectError::Busy(tid))),
-            Some(place) => place,
+        let layout = match self.layout {
+            Some(layout) if visit.is_in(layout) => return Ok(Attempt::NotHere(InjectError::Busy(tid))),
+            Some(layout) => layout,
             None => {
                 let bytes = AgentLayout::bytes(self.agent)?;
                 let hint = self.hook.and_then(|hook| hook.near(&mappings, bytes)).unwrap_or(0);
                 match visit.lay_out(&mappings, hint) {
-                    Ok(place) => place,
+                    Ok(layout) => layout,
                     Err(InjectError::Lost(tid)) => return Ok(Attempt::NotHere(InjectError::Lost(tid))),
                     Err(error) => return Err(error),
                 }
             }
         };
-        self.is_fresh |= self.place.is_none();
-        self.place = Some(place);
-        let result = what(&visit, place);
+        self.is_fresh |= self.layout.is_none();
+        self.layout = Some(layout);
+        let result = what(&visit, layout);
         let held = visit.held();
         drop(paused);
         if let Some(signal) = held.and_then(|signal| Signal::try_from(signal).ok()) {
@@ -183,13 +183,13 @@ impl RemoteCall<'_> {
     }
 
     /// Waits until the call has finished. The agent may request its region's file in between.
-    fn wait(&self, place: AgentLayout, region: Option<&HandedRegion>) -> Result<(), InjectError> {
+    fn wait(&self, layout: AgentLayout, region: Option<&HandedRegion>) -> Result<(), InjectError> {
         let threads = proc::threads(self.pid as u32).map_or(1, |threads| threads.len()) as u32;
         let deadline = Instant::now() + WORK + WORK_FOR_A_THREAD * threads;
         let hurry_at = Instant::now() + RAISE_PRIORITY_AFTER;
         let mut hurried = false;
         loop {
-            let worker = place.worker(&self.memory)?;
+            let worker = layout.worker(&self.memory)?;
             if worker == 0 {
                 return Ok(());
             }
@@ -197,7 +197,7 @@ impl RemoteCall<'_> {
                 hurried = true;
                 raise_priority(worker as u32);
             }
-            if let (Some(region), Some(socket)) = (region, place.socket(&self.memory)) {
+            if let (Some(region), Some(socket)) = (region, layout.socket(&self.memory)) {
                 region.hand_over(self.pid, socket)?;
             }
             if !Path::new(&format!("/proc/{}/task", self.pid)).exists() {
@@ -211,8 +211,8 @@ impl RemoteCall<'_> {
     }
 
     /// Hooks the loader so that it notifies the agent of loads and unloads. If that fails, the recorder checks for changes itself.
-    fn hook_loader(&self, place: AgentLayout) {
-        if let (Some(hook), Some(target)) = (self.hook, place.hook(&self.memory)) {
+    fn hook_loader(&self, layout: AgentLayout) {
+        if let (Some(hook), Some(target)) = (self.hook, layout.hook(&self.memory)) {
             let _ = hook.set(&self.memory, target);
         }
     }

@@ -65,12 +65,12 @@ impl DataStack {
         (codes, memory): (&Codes, &mut Memory<'_>),
     ) {
         self.clear();
-        let place = u64::from(python.layout.thread_chunk);
-        if place == 0 {
+        let offset = u64::from(python.layout.thread_chunk);
+        if offset == 0 {
             return;
         }
         // SAFETY: two words of the state.
-        let (newest, top) = unsafe { (load(state + place), load(state + place + 8)) };
+        let (newest, top) = unsafe { (load(state + offset), load(state + offset + 8)) };
         // SAFETY: the chunk that holds the innermost frame is the thread's; others are probed.
         if let Some((chunk, range, is_newest)) = unsafe { newest_with(newest, innermost, memory) } {
             // SAFETY: the thread's chunk.
@@ -81,9 +81,9 @@ impl DataStack {
             if is_read
                 && settled
                 && innermost < used
-                && let Some(place) = self.frames.get_mut(self.count)
+                && let Some(entry) = self.frames.get_mut(self.count)
             {
-                *place = innermost;
+                *entry = innermost;
                 self.count += 1;
             }
         }
@@ -157,12 +157,12 @@ impl DataStack {
         }
         let mut frame = chunk + DATA + if is_first { 8 } else { 0 };
         while frame < end
-            && let Some(place) = self.frames.get_mut(self.count)
+            && let Some(entry) = self.frames.get_mut(self.count)
         {
             if end - frame < u64::from(python.layout.frame_words) * 8 {
                 return self.distrust();
             }
-            *place = frame;
+            *entry = frame;
             self.count += 1;
             // SAFETY: a complete frame has a code object.
             let Some(words) = (unsafe { words(python, frame, codes, memory) }) else {

@@ -91,7 +91,7 @@ impl Cached {
                     break;
                 }
                 if memory.field(state, layout.thread_id)? == thread && !self.states.contains(&state) {
-                    *self.states.iter_mut().find(|place| **place == 0)? = state;
+                    *self.states.iter_mut().find(|entry| **entry == 0)? = state;
                 }
                 state = memory.field(state, layout.thread_next)?;
             }

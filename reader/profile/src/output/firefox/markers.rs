@@ -82,8 +82,8 @@ pub(super) fn mark(
     for loss in &profile.losses {
         let of_process = |thread: &SampledThread<'_>| thread.process().info.id == loss.process;
         let own = sampled.iter().enumerate().filter(|(_, thread)| of_process(thread));
-        let place = own.max_by_key(|(_, thread)| thread.rank()).map_or(selected, |(place, _)| place);
-        threads[place].markers.push(loss, axis, tables);
+        let index = own.max_by_key(|(_, thread)| thread.rank()).map_or(selected, |(index, _)| index);
+        threads[index].markers.push(loss, axis, tables);
     }
     for loss in untimed(profile, axis) {
         threads[selected].markers.push(&loss, axis, tables);

@@ -191,7 +191,7 @@ impl<'a> Tables<'a> {
 
     /// The index of a text.
     pub(super) fn text(&mut self, text: &str) -> u32 {
-        self.shared.string_array.place(text)
+        self.shared.string_array.index_of(text)
     }
 
     /// The row of a stack.
@@ -225,23 +225,23 @@ impl<'a> Tables<'a> {
     fn location(&mut self, number: u32) {
         let profile = self.profile;
         let location = &profile.locations[number as usize];
-        let places = profile.lines_of(number);
+        let lines = profile.lines_of(number);
         let resource = location.binary.map(|binary| self.resource(binary));
         let lib = resource.and_then(|(lib, _)| lib);
         self.frames.push(self.shared.frame_table.length as u32);
-        let symbol = match (lib, places.last()) {
+        let symbol = match (lib, lines.last()) {
             (Some(lib), Some(outermost)) => Some(self.symbol(lib, outermost.function, location.address)),
             _ => None,
         };
-        for (depth, place) in places.iter().rev().enumerate() {
-            let func = self.function(place, resource.map(|(_, resource)| resource));
+        for (depth, line) in lines.iter().rev().enumerate() {
+            let func = self.function(line, resource.map(|(_, resource)| resource));
             let category = match location.binary {
-                _ if profile.is_kernel(place.function) => KERNEL,
+                _ if profile.is_kernel(line.function) => KERNEL,
                 None => OTHER,
                 Some(_) => USER,
             };
             let address = lib.map_or(NONE, |_| location.address as i64);
-            self.frame(func, category, address, depth as u32, symbol, place.line);
+            self.frame(func, category, address, depth as u32, symbol, line.line);
         }
     }
 
@@ -279,14 +279,14 @@ impl<'a> Tables<'a> {
         frame
     }
 
-    fn function(&mut self, place: &SourceLine, resource: Option<u32>) -> u32 {
-        if let Some(&func) = self.functions.get(&(place.function, place.file)) {
+    fn function(&mut self, line: &SourceLine, resource: Option<u32>) -> u32 {
+        if let Some(&func) = self.functions.get(&(line.function, line.file)) {
             return func;
         }
-        let name = self.text(self.profile.function_name(place.function));
-        let source = place.file.map(|file| self.source(file));
+        let name = self.text(self.profile.function_name(line.function));
+        let source = line.file.map(|file| self.source(file));
         let func = self.push_function(name, resource, source);
-        self.functions.insert((place.function, place.file), func);
+        self.functions.insert((line.function, line.file), func);
         func
     }
 
