@@ -1,6 +1,6 @@
 //! The interrupted thread.
 
-use unwind::{FoundBy, StackCache};
+use unwind::{FoundBy, Frame, StackCache};
 
 use super::descriptor::Python;
 use super::layout::Linkage;
@@ -44,21 +44,25 @@ impl Thread<'_> {
         let python = self.python;
         let by_code = python.layout.linkage == Linkage::Objects;
         let mut calls = Calls { any: false, evaluations: 0, are_noted: by_code, is_settled: self.is_walked };
-        let mut pointers = self.native.stack_pointers();
-        for frame in self.native.frames() {
-            let pointer = pointers.next();
+        // The bits of all frames: `FoundBy::Cfi` is 0, so that is what they say together if all frames say it.
+        let mut found_by = 0;
+        for (index, frame) in self.native.frames().iter().enumerate() {
+            found_by |= frame.bits();
             let address = frame.address();
-            let is_own = python.text.holds(address);
-            calls.is_settled &= frame.found_by() == FoundBy::Cfi && !(is_own && frame.is_exact());
-            if is_own {
-                calls.any = true;
-                let evaluates = python.evaluation.holds(address);
-                if evaluates && by_code {
-                    calls.are_noted &= found.note(calls.evaluations, pointer.unwrap_or(0)).is_some();
+            if !python.text.holds(address) {
+                continue;
+            }
+            calls.any = true;
+            calls.is_settled &= !frame.is_exact();
+            if python.evaluation.holds(address) {
+                if by_code {
+                    let pointer = self.native.stack_pointers().nth(index).unwrap_or(0);
+                    calls.are_noted &= found.note(calls.evaluations, pointer).is_some();
                 }
-                calls.evaluations += usize::from(evaluates);
+                calls.evaluations += 1;
             }
         }
+        calls.is_settled &= Frame::from_bits(found_by).found_by() == FoundBy::Cfi;
         calls
     }
 }
