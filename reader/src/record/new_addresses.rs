@@ -5,20 +5,13 @@
 //! its mappings change, and only later samples count again. What must never happen here: skipping the only block with an
 //! address. Reading a block too many costs only time.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
+use foldhash::fast::FixedState;
 use selfwind_profile::profile_file::{Event, SampleRef};
 
-/// Size of the direct-mapped table of known frames: as many as large programs have.
-const ENTRIES: usize = 1 << 15;
-
-/// A frame that a previous block has.
-#[derive(Clone, Copy, Default, PartialEq, Eq)]
-struct Known {
-    word: u64,
-    /// 0 for none.
-    era: u64,
-}
+/// Maximum number of known frames. The largest programs have a tenth of that; at the maximum all are forgotten.
+const MOST_KNOWN: usize = 1 << 18;
 
 /// The time between two changes of a process's mappings.
 #[derive(Clone, Copy)]
@@ -30,7 +23,8 @@ struct Era {
 
 /// The blocks so far, and the addresses in them.
 pub(super) struct NewAddresses {
-    frames: Vec<Known>,
+    /// Frames that a previous block has, each with the era's number.
+    known: HashSet<(u64, u64), FixedState>,
     /// By process number.
     eras: HashMap<u32, Era>,
     last_era: u64,
@@ -45,7 +39,7 @@ pub(super) struct NewAddresses {
 impl Default for NewAddresses {
     fn default() -> Self {
         Self {
-            frames: vec![Known::default(); ENTRIES],
+            known: HashSet::default(),
             eras: HashMap::new(),
             last_era: 0,
             before: None,
@@ -96,11 +90,12 @@ impl NewAddresses {
         }
         self.before = Some((process, era));
         for &word in sample_ref.frames.get(shared..).unwrap_or(&[]) {
-            let known = Known { word, era: era.number };
-            let mixed = (word ^ era.number).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-            let entry = &mut self.frames[(mixed >> 32) as usize % ENTRIES];
-            self.is_new |= *entry != known;
-            *entry = known;
+            if self.known.insert((era.number, word)) {
+                self.is_new = true;
+            }
+        }
+        if self.known.len() > MOST_KNOWN {
+            self.known.clear();
         }
     }
 
@@ -149,6 +144,20 @@ mod tests {
         sample(&mut found, 1, 105, &[9], 60);
         sample(&mut found, 1, 105, &[9], 70);
         assert_eq!(found.skipped_blocks(), [20, 40, 60]);
+    }
+
+    #[test]
+    fn a_large_programs_addresses_are_all_remembered() {
+        let mut found = NewAddresses::default();
+        found.event(&module(1, 100), 10);
+        let frames: Vec<u64> = (0..30_000).map(|number| 0x55d0_0000_1234 + 97 * number).collect();
+        for block in [20, 30, 40] {
+            for stack in frames.chunks(50) {
+                sample(&mut found, 1, 101, stack, block);
+            }
+        }
+        sample(&mut found, 1, 102, &frames[..1], 50);
+        assert_eq!(found.skipped_blocks(), [30, 40]);
     }
 
     #[test]
