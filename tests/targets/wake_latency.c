@@ -1,5 +1,7 @@
-/* Sleeps often, on a CPU that another of its threads keeps busy: after each wake-up it has to wait for its turn. Prints the
- * microseconds during which the sleeping thread was runnable without a CPU, according to the kernel. */
+/* Sleeps often, on a CPU that another of its threads keeps busy: after each wake-up it has to wait for its turn. Goes on until it
+ * has waited long enough to compare, which takes the longer the less else runs. Prints the microseconds during which the
+ * sleeping thread was runnable without a CPU, according to the kernel.
+ * usage: wake_latency ROUNDS, at least so many and at most fifty times that */
 #define _GNU_SOURCE
 #include "burn.h"
 #include <pthread.h>
@@ -52,7 +54,8 @@ int main(int argc, char **argv)
 	pthread_t t;
 	pthread_create(&t, 0, rival, 0);
 	unsigned long long before = run_delay_ns();
-	often_woken(rounds);
+	for (int turn = 0; turn < 50 && run_delay_ns() - before < 10000000; turn++)
+		often_woken(rounds);
 	printf("%llu\n", (run_delay_ns() - before) / 1000);
 	atomic_store(&stop, 1);
 	pthread_join(t, 0);
