@@ -1,7 +1,7 @@
 //! What agents say about their processes, for the user: each once.
 //!
-//! A command has the terminal to itself while it runs: what is said about it waits for its end. Never between two halves of
-//! a line that the command writes.
+//! A command has the terminal to itself while it runs. What must never happen here: a message in the middle of a line that
+//! the command writes.
 
 use selfwind_profile::profile_file::{ProcessInfo, Setting};
 use shm_format::injection::Call;
@@ -11,14 +11,14 @@ use crate::terminal::notices::Notices;
 
 /// Maximum number of distinct notes to show.
 const LIMIT: usize = 20;
-/// Settings that tell that nothing is missing.
+/// The source of a process for which nothing is missing.
 const NOTHING_MISSING: &str = "perf: kernel and user stacks";
 
 /// The notes of all processes of a recording.
 pub(super) struct AgentNotes {
     /// Distinct ones, in the order they came.
     notes: Vec<String>,
-    /// Whether the recorded program writes to the same terminal, perhaps: notes are shown at the end.
+    /// The notes are shown at the end, since the recorded program may write to the same terminal.
     at_end: bool,
     notices: Notices,
 }

@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn a_block_without_news_is_skipped_blocks() {
+    fn blocks_without_news_are_skipped() {
         let mut found = NewAddresses::default();
         found.event(&module(1, 100), 10);
         sample(&mut found, 1, 101, &[7, 8], 10);

@@ -51,7 +51,7 @@ pub(super) fn place(
     let is_sorted = found.runs().is_sorted_by_key(|run| run.inside);
     let rest = match emitted {
         None if is_sorted => put_in_order(&mut mixed, found, native),
-        _ => put_each(&mut mixed, found, emitted, native),
+        _ => put_each(&mut mixed, found, emitted, native, is_sorted),
     };
     if !is_complete {
         rest.iter().for_each(|run| mixed.extend(found.of(run)));
@@ -97,6 +97,7 @@ fn put_each<'f>(
     found: &'f Found,
     emitted: Option<&Emitted>,
     native: &StackCache,
+    is_sorted: bool,
 ) -> &'f [Run] {
     let mut runs = found.runs();
     let mut pointers = native.stack_pointers();
@@ -107,6 +108,13 @@ fn put_each<'f>(
         let high = pointers.next().unwrap_or(u64::MAX);
         next_low = high;
         let is_here = |run: &Run| low != 0 && low <= run.inside && run.inside < high;
+        // Those that are passed over lie in no frame.
+        while is_sorted
+            && let [run, rest @ ..] = runs
+            && run.inside < low
+        {
+            runs = rest;
+        }
         while let Some(next) = runs.iter().take(LOST).position(is_here) {
             if let Some(run) = runs.get(next) {
                 mixed.extend(found.of(run));
