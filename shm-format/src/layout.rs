@@ -11,7 +11,7 @@ pub const MAGIC: u64 = u64::from_le_bytes(*b"SWREGION");
 /// First eight bytes of a doorbell page: `"SWBELL\0\0"`.
 pub(crate) const DOORBELL_MAGIC: u64 = u64::from_le_bytes(*b"SWBELL\0\0");
 /// Version of the whole format. A reader accepts its own version only.
-pub const VERSION: u32 = 6;
+pub const VERSION: u32 = 7;
 /// Alignment of the parts of a region, in bytes. Fixed by the format, not by the machine.
 pub const PAGE: usize = 4096;
 /// Address space for the chunks of a region, in bytes; only the backed part takes memory. Enough for one chunk for each of
@@ -117,13 +117,13 @@ pub struct Geometry {
 }
 
 impl Default for Geometry {
-    /// 4,096 chunks of 16 KiB, 64 of them backed; 4 MiB of durable records, 64 KiB backed.
+    /// 4,096 chunks of 16 KiB, 64 of them backed; 8 MiB of durable records, 64 KiB backed.
     fn default() -> Self {
         Self {
             chunk_size: 16 * 1024,
             chunk_capacity: 4096,
             chunks_backed: 64,
-            durable_capacity: 4 << 20,
+            durable_capacity: 8 << 20,
             durable_backed: 64 << 10,
         }
     }

@@ -33,7 +33,8 @@ const ENTRY_BYTES: usize = 16;
 
 const _: () = assert!(size_of::<Entry>() == ENTRY_BYTES);
 
-/// A sampled allocation: the number of its thread in the region, and its number in that thread.
+/// A sampled allocation: the number of its thread in the region, and its number in that thread. If the highest bit is set,
+/// one of several [`AlikeAllocations`](crate::AlikeAllocations).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct BlockId(pub u64);
 
@@ -43,10 +44,18 @@ impl BlockId {
     pub const fn new(thread_seq: u32, serial: u64) -> Self {
         Self((thread_seq as u64) << 32 | serial & SERIAL)
     }
+
+    /// Whether it stands for all allocations of a stack and size, in the ids of readers.
+    #[must_use]
+    pub const fn is_shared(self) -> bool {
+        self.0 as u32 >> SERIAL_BITS == 0 && self.0 & SHARED != 0
+    }
 }
 
 const SERIAL: u64 = (1 << SERIAL_BITS) - 1;
 const SERIAL_BITS: u32 = 28;
+/// In a serial: the rest is a reader's number for allocations that are not told apart.
+const SHARED: u64 = 1 << 27;
 /// Sizes below this are exact.
 const EXACT: u64 = 1 << 32;
 /// Larger ones are in pages.
@@ -58,7 +67,7 @@ const SIZE_BITS: u32 = 35;
 pub struct AllocationNonce(pub u64);
 
 impl AllocationNonce {
-    /// Of a block of this size.
+    /// Of a block of this size. Of the serial, the low 27 bits are used.
     #[must_use]
     pub const fn new(size: u64, serial: u64) -> Self {
         let pages = size.div_ceil(PAGE as u64);
@@ -67,7 +76,15 @@ impl AllocationNonce {
             0..EXACT => size << SERIAL_BITS,
             _ => (if pages < most { pages } else { most }) << SERIAL_BITS | IN_PAGES,
         };
-        Self(size | serial & SERIAL)
+        // 0 would be a further allocation.
+        let serial = serial & (SHARED - 1);
+        Self(size | if serial == 0 { 1 } else { serial })
+    }
+
+    /// Of several allocations of this size that a reader has given a number, of which the low 27 bits are used.
+    #[must_use]
+    pub const fn shared(size: u64, number: u32) -> Self {
+        Self(Self::new(size, 0).0 & !SERIAL | SHARED | number as u64 & (SHARED - 1))
     }
 
     /// That of a further allocation of this size, whose block has the id of an earlier one.
@@ -326,6 +343,11 @@ mod tests {
             let nonce = AllocationNonce::new(size, 77 | 1 << 30);
             let rounded = if size < EXACT { size } else { size.next_multiple_of(PAGE as u64) };
             assert_eq!((nonce.size(), nonce.id(3)), (rounded, BlockId::new(3, 77)));
+            assert!(!AllocationNonce::new(size, 1 << 27).is_further());
+            let shared = AllocationNonce::shared(size, 77);
+            assert_eq!((shared.size(), shared.id(3)), (rounded, BlockId::new(3, 77 | SHARED)));
+            assert!(shared.id(3).is_shared() && !nonce.id(3).is_shared());
+            assert_eq!((shared.further().size(), shared.further().is_further()), (rounded, true));
         }
     }
 }

@@ -3,6 +3,8 @@
 //! Encoding never allocates. Parsing is strict (every byte accounted for, every number in range) and never panics: its
 //! input comes from another process.
 
+use crate::record_fields::{Fields, Fixed};
+
 /// Kinds of records in the pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
@@ -17,7 +19,7 @@ pub enum RecordKind {
     Copy = 4,
     /// An event of a tracepoint in the program: [`TracepointRecord`](crate::TracepointRecord).
     Tracepoint = 5,
-    /// A stack that was written before: [`Repeat`](crate::Repeat).
+    /// An allocation with a stack of the durable log: [`Repeat`](crate::Repeat).
     Repeat = 6,
 }
 
@@ -74,6 +76,8 @@ pub enum DurableKind {
     Function = 12,
     /// [`Tracepoint`].
     Tracepoint = 13,
+    /// [`RecurringStack`].
+    RecurringStack = 14,
 }
 
 impl DurableKind {
@@ -94,6 +98,7 @@ impl DurableKind {
             11 => Self::KernelRing,
             12 => Self::Function,
             13 => Self::Tracepoint,
+            14 => Self::RecurringStack,
             _ => return None,
         })
     }
@@ -163,7 +168,7 @@ impl<'a> Segments<'a> {
     /// The segments, by address.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = Segment> + use<'a> {
         self.0.chunks_exact(SEGMENT).map(|bytes| {
-            let mut fields = Fields(bytes);
+            let mut fields = Fields::new(bytes);
             Segment {
                 address: fields.u64().unwrap_or(0),
                 len: fields.u64().unwrap_or(0),
@@ -324,6 +329,39 @@ pub struct Tracepoint<'a> {
     pub fields: &'a [u8],
 }
 
+/// The frames of a stack, as in the payload.
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+pub struct FrameWords<'a>(&'a [u8]);
+
+impl<'a> FrameWords<'a> {
+    /// The frames to write.
+    #[must_use]
+    pub fn new(frames: &'a [u64]) -> Self {
+        // SAFETY: every byte of integers is initialized. The length is that of the slice.
+        Self(unsafe { core::slice::from_raw_parts(frames.as_ptr().cast(), size_of_val(frames)) })
+    }
+
+    /// The frame words.
+    pub fn iter(&self) -> impl DoubleEndedIterator<Item = u64> + ExactSizeIterator + use<'a> {
+        self.0.as_chunks().0.iter().map(|bytes| u64::from_le_bytes(*bytes))
+    }
+}
+
+impl core::fmt::Debug for FrameWords<'_> {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_list().entries(self.iter()).finish()
+    }
+}
+
+/// A complete stack of allocations, referred to by the number in repeat records.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RecurringStack<'a> {
+    /// Number in the region, from 1 on. No number stands for two stacks, but a stack may have several numbers.
+    pub id: u32,
+    /// Frame words, leaf first, up to the root.
+    pub frames: FrameWords<'a>,
+}
+
 /// A durable record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -342,12 +380,13 @@ pub enum DurableRecord<'a> {
     KernelRing(KernelRing),
     Function(Function<'a>),
     Tracepoint(Tracepoint<'a>),
+    RecurringStack(RecurringStack<'a>),
 }
 
 impl<'a> DurableRecord<'a> {
     /// Passes the record's kind and payload, in parts, to `sink`.
     pub fn encode<R>(&self, sink: impl FnOnce(DurableKind, &[&[u8]]) -> R) -> R {
-        let mut fixed = Fixed { bytes: [0; 64], len: 0 };
+        let mut fixed = Fixed::default();
         match self {
             Self::Process(p) => {
                 fixed.u64(p.ticks).u32(p.pid).u32(p.ppid).u64(p.parent_nonce).u32(p.uid).u32(p.signal);
@@ -397,13 +436,17 @@ impl<'a> DurableRecord<'a> {
                 fixed.u64(t.ticks).u32(t.id).len(t.provider).len(t.name).len(t.fields);
                 sink(DurableKind::Tracepoint, &[fixed.bytes(), t.provider, t.name, t.fields])
             }
+            Self::RecurringStack(s) => {
+                fixed.u32(s.id).u32((s.frames.0.len() / 8) as u32);
+                sink(DurableKind::RecurringStack, &[fixed.bytes(), s.frames.0])
+            }
         }
     }
 
     /// Parses a payload of this kind. `None` unless every byte is accounted for.
     #[must_use]
     pub fn parse(kind: DurableKind, payload: &'a [u8]) -> Option<Self> {
-        let mut fields = Fields(payload);
+        let mut fields = Fields::new(payload);
         let f = &mut fields;
         let record = match kind {
             DurableKind::Process => Self::Process(Process::parse(f)?),
@@ -449,8 +492,13 @@ impl<'a> DurableRecord<'a> {
                 let (provider, name, fields) = (f.take(lens[0])?, f.take(lens[1])?, f.take(lens[2])?);
                 Self::Tracepoint(Tracepoint { ticks, id, provider, name, fields })
             }
+            DurableKind::RecurringStack => {
+                let (id, depth) = (f.u32()?, f.u32()?);
+                let frames = FrameWords(f.take(depth.checked_mul(8)?)?);
+                Self::RecurringStack(RecurringStack { id, frames })
+            }
         };
-        fields.0.is_empty().then_some(record)
+        fields.is_empty().then_some(record)
     }
 }
 
@@ -531,63 +579,6 @@ impl<'a> Thread<'a> {
     fn parse(f: &mut Fields<'a>) -> Option<Self> {
         let (ticks, tid, seq, len) = (f.u64()?, f.u32()?, f.u32()?, f.u32()?);
         Some(Self { ticks, tid, seq, name: f.take(len)? })
-    }
-}
-
-/// The fixed part of a payload under construction; the largest is that of `Process`.
-struct Fixed {
-    bytes: [u8; 64],
-    len: usize,
-}
-
-impl Fixed {
-    fn put(&mut self, value: &[u8]) -> &mut Self {
-        let end = self.len + value.len();
-        if let Some(to) = self.bytes.get_mut(self.len..end) {
-            to.copy_from_slice(value);
-            self.len = end;
-        }
-        self
-    }
-
-    fn u32(&mut self, value: u32) -> &mut Self {
-        self.put(&value.to_le_bytes())
-    }
-
-    fn u64(&mut self, value: u64) -> &mut Self {
-        self.put(&value.to_le_bytes())
-    }
-
-    /// The length of a following part. The log, which knows the limit, rejects parts that do not fit a u32.
-    fn len(&mut self, part: &[u8]) -> &mut Self {
-        self.u32(part.len() as u32)
-    }
-
-    fn bytes(&self) -> &[u8] {
-        self.bytes.get(..self.len).unwrap_or(&[])
-    }
-}
-
-/// The remaining fields of a payload being parsed.
-struct Fields<'a>(&'a [u8]);
-
-impl<'a> Fields<'a> {
-    fn u32(&mut self) -> Option<u32> {
-        let (value, rest) = self.0.split_first_chunk()?;
-        self.0 = rest;
-        Some(u32::from_le_bytes(*value))
-    }
-
-    fn u64(&mut self) -> Option<u64> {
-        let (value, rest) = self.0.split_first_chunk()?;
-        self.0 = rest;
-        Some(u64::from_le_bytes(*value))
-    }
-
-    fn take(&mut self, len: u32) -> Option<&'a [u8]> {
-        let (value, rest) = self.0.split_at_checked(len as usize)?;
-        self.0 = rest;
-        Some(value)
     }
 }
 

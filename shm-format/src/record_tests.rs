@@ -10,6 +10,8 @@ fn segments() -> [Segment; 2] {
     ]
 }
 
+const FRAMES: [u64; 3] = [0x5123, 0x5456, 0x6789];
+
 fn samples(segments: &[Segment]) -> Vec<DurableRecord<'_>> {
     let thread = Thread { ticks: 9, tid: 77, seq: 3, name: b"worker" };
     std::vec![
@@ -65,6 +67,7 @@ fn samples(segments: &[Segment]) -> Vec<DurableRecord<'_>> {
             name: b"request",
             fields: b"bytes\0path\0",
         }),
+        DurableRecord::RecurringStack(RecurringStack { id: 7, frames: FrameWords::new(&FRAMES) }),
         DurableRecord::KernelRing(KernelRing {
             ticks: 1,
             tid: 77,

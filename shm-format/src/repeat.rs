@@ -1,59 +1,107 @@
-//! The repeat record: a stack that its thread has already written to the same chunk, as the distance to that record.
+//! The repeat record: an allocation whose stack is in the durable log.
 //!
-//! It is not part of the stack chain: no later stack refers to it, and it does not change what later stacks refer to. What
-//! must never happen here: a reference to another chunk.
+//! It belongs to no chunk and no chain: whoever has read the log can decode it. So the same few thousand stacks of a
+//! program are written and decoded once.
 
 use crate::control::Loss;
 use crate::pool::Pool;
 use crate::record::RecordKind;
-use crate::writer::{Committed, Position, RETRIES, Reservation, ThreadCursor};
+use crate::writer::{Committed, ThreadCursor};
 
-/// Words of the payload.
-const WORDS: usize = 2;
-/// First bit of the source in the first word, above the distance.
-const SOURCE_AT: u32 = 32;
+/// Set in the word of an [`AlikeAllocations`].
+const ALIKE: u64 = 1 << 63;
+const STACK_BITS: u32 = 27;
+const STACK: u64 = (1 << STACK_BITS) - 1;
 
-/// Where a thread has written a stack; all bytes 0 for nowhere.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct StackPosition(pub(crate) Position);
+/// All allocations of one stack and size, as a word: `1:1 | 0:4 | size:32 | stack:27`. It is also the id of their blocks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct AlikeAllocations(u64);
 
-impl StackPosition {
-    /// It was not written.
-    pub const NOWHERE: Self = Self(Position::NOWHERE);
+impl AlikeAllocations {
+    /// The highest number of a stack.
+    pub const LAST_STACK: u32 = STACK as u32;
+
+    /// Those of `size` bytes with the stack of this number.
+    #[must_use]
+    pub const fn new(stack: u32, size: u32) -> Self {
+        Self(ALIKE | (size as u64) << STACK_BITS | stack as u64 & STACK)
+    }
+
+    /// Those of this word; `None` if it is something else.
+    #[must_use]
+    #[inline]
+    pub const fn from_word(word: u64) -> Option<Self> {
+        let is = word & ALIKE != 0 && (word & !ALIKE) >> (32 + STACK_BITS) == 0 && word & STACK != 0;
+        if is { Some(Self(word)) } else { None }
+    }
+
+    /// The word.
+    #[must_use]
+    pub const fn word(self) -> u64 {
+        self.0
+    }
+
+    /// The number of their stack in the durable log.
+    #[must_use]
+    pub const fn stack(self) -> u32 {
+        (self.0 & STACK) as u32
+    }
+
+    /// The size of each in bytes.
+    #[must_use]
+    pub const fn size(self) -> u64 {
+        (self.0 & !ALIKE) >> STACK_BITS
+    }
 }
 
-/// The payload of a repeat record: `source:32 | distance:32`, and the nonce.
+/// An allocation with a stack of the durable log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Repeat {
-    /// How many records before this one the thread wrote the stack.
-    pub distance: u64,
-    /// What asked for the sample.
-    pub source: u8,
-    /// The request it answers; 0 = none.
-    pub nonce: u64,
+pub enum Repeat {
+    /// One of several that are not told apart: the payload is their word.
+    Alike(AlikeAllocations),
+    /// One with an id of its own: the payload is the number of its stack, and its nonce.
+    Single {
+        /// The number of the stack.
+        stack: u32,
+        /// The nonce, as in a stack record.
+        nonce: u64,
+    },
 }
 
 impl Repeat {
-    /// Maximum depth of a repeated stack: readers keep stacks up to that depth.
-    pub const DEPTH: usize = 64;
-    /// The source whose stacks may be repeated: allocations.
+    /// The source of the recorded samples: allocations.
     pub const SOURCE: u8 = 4;
+    /// Maximum depth of a stack in the durable log.
+    pub const DEPTH: usize = 64;
 
     /// Parses a payload; `None` if no writer produces it.
     #[must_use]
     #[inline]
     pub fn parse(payload: &[u8]) -> Option<Self> {
-        let ([first, nonce], []) = payload.as_chunks::<8>() else { return None };
-        let (first, nonce) = (u64::from_le_bytes(*first), u64::from_le_bytes(*nonce));
-        let distance = first & ((1 << SOURCE_AT) - 1);
-        let source = u8::try_from(first >> SOURCE_AT).ok()?;
-        (distance != 0).then_some(Self { distance, source, nonce })
+        let (words, []) = payload.as_chunks::<8>() else { return None };
+        match *words {
+            [word] => AlikeAllocations::from_word(u64::from_le_bytes(word)).map(Self::Alike),
+            [stack, nonce] => {
+                let stack = u32::try_from(u64::from_le_bytes(stack)).ok()?;
+                let is_number = stack != 0 && stack <= AlikeAllocations::LAST_STACK;
+                is_number.then_some(Self::Single { stack, nonce: u64::from_le_bytes(nonce) })
+            }
+            _ => None,
+        }
+    }
+
+    /// The number of the stack.
+    #[must_use]
+    pub fn stack(self) -> u32 {
+        match self {
+            Self::Alike(alike) => alike.stack(),
+            Self::Single { stack, .. } => stack,
+        }
     }
 }
 
 impl ThreadCursor {
-    /// Writes a repeat of the stack at `written`. Returns `None` and writes nothing if that is not in the chunk of the next
-    /// record.
+    /// Writes an allocation whose stack is in the log already.
     ///
     /// # Errors
     /// As for [`reserve`](Self::reserve).
@@ -61,49 +109,54 @@ impl ThreadCursor {
     pub fn repeat<P: Pool>(
         &self,
         pool: &P,
-        written: StackPosition,
-        source: u8,
-        nonce: u64,
+        repeat: Repeat,
         now: impl Fn() -> u64,
-    ) -> Result<Option<Committed>, Loss> {
-        for _ in 0..RETRIES {
-            let mut distance = None;
-            let can_be = |next: Position| next.is_in_chunk_of(written.0);
-            if !self.next_position(pool).is_some_and(can_be) {
-                return Ok(None);
-            }
-            let size = |distance: &mut Option<u64>, next: Position| {
-                *distance = can_be(next).then(|| next.sequence.wrapping_sub(written.0.sequence));
-                WORDS
-            };
-            let then = |distance: &mut Option<u64>, mut record: Reservation<'_, P>| {
-                // `None` if a nested record has switched chunks: this record becomes void.
-                let distance = (*distance)?;
-                record.set(0, u64::from(source) << SOURCE_AT | distance);
-                record.set(1, nonce);
-                Some(record.commit())
-            };
-            let tried = self.try_write(pool, RecordKind::Repeat, &now, &mut distance, size, then)?;
-            if let Some(written) = tried {
-                return Ok(written);
-            }
+    ) -> Result<Committed, Loss> {
+        let (first, second) = match repeat {
+            Repeat::Alike(alike) => (alike.word(), None),
+            Repeat::Single { stack, nonce } => (stack.into(), Some(nonce)),
+        };
+        let mut record = self.reserve(pool, RecordKind::Repeat, 1 + usize::from(second.is_some()), now)?;
+        record.set(0, first);
+        if let Some(nonce) = second {
+            record.set(1, nonce);
         }
-        self.lose(Loss::Retries)
+        Ok(record.commit())
     }
 }
 
 #[cfg(all(test, not(loom)))]
 mod tests {
+    extern crate std;
+
+    use std::vec::Vec;
+
     use super::*;
 
     #[test]
     fn what_no_writer_writes_is_none() {
-        let payload = |first: u64, nonce: u64| [first.to_le_bytes(), nonce.to_le_bytes()].concat();
-        let read = Repeat::parse(&payload(4 << 32 | 17, 99));
-        assert_eq!(read, Some(Repeat { distance: 17, source: 4, nonce: 99 }));
-        assert_eq!(Repeat::parse(&payload(4 << 32, 99)), None, "itself");
-        assert_eq!(Repeat::parse(&payload(256 << 32 | 1, 99)), None);
-        assert_eq!(Repeat::parse(&payload(4 << 32 | 1, 99)[1..]), None);
-        assert_eq!(Repeat::parse(&[payload(4 << 32 | 1, 99), [0; 8].into()].concat()), None);
+        let payload = |words: &[u64]| words.iter().flat_map(|word| word.to_le_bytes()).collect::<Vec<u8>>();
+        let parse = |words: &[u64]| Repeat::parse(&payload(words));
+        assert_eq!(parse(&[17, 99]), Some(Repeat::Single { stack: 17, nonce: 99 }));
+        for (stack, size) in [(1, 0), (5, 64), (AlikeAllocations::LAST_STACK, u32::MAX)] {
+            let alike = AlikeAllocations::new(stack, size);
+            assert_eq!((alike.stack(), alike.size()), (stack, size.into()));
+            assert_eq!(parse(&[alike.word()]), Some(Repeat::Alike(alike)));
+        }
+        for words in [
+            &[][..],
+            &[0],
+            &[7],
+            &[ALIKE],
+            &[ALIKE | 1 << 59 | 1],
+            &[ALIKE | 1, 0],
+            &[0, 1],
+            &[1 << 27, 1],
+            &[1 << 32 | 1, 1],
+            &[1, 2, 3],
+        ] {
+            assert_eq!(parse(words), None, "{words:x?}");
+        }
+        assert_eq!(Repeat::parse(&payload(&[17, 99])[1..]), None);
     }
 }

@@ -9,7 +9,6 @@
 use crate::atomic::{Ordering, if_equal, store_bytes};
 use crate::control::Loss;
 use crate::pool::Pool;
-use crate::repeat::StackPosition;
 use crate::stack::{Form, LITERAL, MAX_DEPTH, RECENT, StackHead, distance, flag, is_near, recent_index};
 use crate::tracepoint::{Fields, NoPreface, Preface};
 use crate::writer::{Committed, Position, RETRIES, Reservation, ThreadCursor};
@@ -101,13 +100,6 @@ impl StackChain {
     pub fn walked(&mut self, unchanged: usize) {
         self.unchanged = if self.walked { self.unchanged.min(unchanged) } else { unchanged };
         self.walked = true;
-    }
-
-    /// The position of the stack that was written last, if later records may refer to it.
-    #[must_use]
-    #[inline]
-    pub fn written(&self) -> StackPosition {
-        if self.linked { StackPosition(self.position) } else { StackPosition::NOWHERE }
     }
 
     /// Writes a stack, leaf first; if walks are reported, that of the last walk.

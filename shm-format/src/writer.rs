@@ -256,16 +256,6 @@ impl ThreadCursor {
         Ok(None)
     }
 
-    /// The position of the next record, if it fits there.
-    #[inline(always)]
-    pub(crate) fn next_position<P: Pool>(&self, pool: &P) -> Option<Position> {
-        let word = Reserve(self.inner.word.load(Ordering::Relaxed));
-        let chunk = pool.chunk(usize::from(word.chunk()))?;
-        let generation = State(chunk.header.state.load(Ordering::Relaxed)).generation();
-        let sequence = word.sequence(self.inner.sequence.load(Ordering::Relaxed));
-        Some(Position { chunk: word.chunk(), generation, sequence })
-    }
-
     /// Ends the thread's use of the pool: its chunk goes to the reader. To be called on the thread, with no record
     /// open, before it ends. Says whether the reader should be woken.
     pub fn close<P: Pool>(&self, pool: &P) -> Committed {

@@ -14,11 +14,12 @@ use rig::stacks::Decoders;
 use rig::{Mapping, identity};
 use shm_format::layout::VERSION;
 use shm_format::record::{
-    Anchor, Exec, Exit, Function, Module, ModuleGone, Process, Segment, Segments, Setting, Thread,
+    Anchor, Exec, Exit, FrameWords, Function, Module, ModuleGone, Process, RecurringStack, Segment, Segments,
+    Setting, Thread,
 };
 use shm_format::{
-    ClockKind, DurableRecord, Geometry, LayoutError, Loss, Mode, Pass, RecordKind, Region, RegionReader,
-    Skip, StackChain, StackHead, ThreadCursor,
+    AlikeAllocations, ClockKind, DurableRecord, Geometry, LayoutError, Loss, Mode, Pass, RecordKind, Region,
+    RegionReader, Repeat, Skip, StackChain, StackHead, ThreadCursor,
 };
 
 const GEOMETRY: Geometry = Geometry {
@@ -95,6 +96,7 @@ fn durable() -> Vec<DurableRecord<'static>> {
             file: b"\x42\x04.\0p\0y\0",
             lines: &[0x80, 0x00, 0x8b],
         }),
+        DurableRecord::RecurringStack(RecurringStack { id: 1, frames: FrameWords::new(&FRAMES) }),
         DurableRecord::Exec(Exec { ticks: 7_000, path: b"/bin/next" }),
         DurableRecord::Exit(Exit { ticks: 8_000, status: Some(3) }),
         DurableRecord::Exit(Exit { ticks: 8_001, status: None }),
@@ -107,6 +109,9 @@ fn stack(number: u64) -> StackHead {
 
 /// An interpreted frame, of function 1.
 const INTERPRETED: u64 = 3 << 62 | 1 << 60 | 1 << 24;
+
+/// An allocation with the stack in the log.
+const REPEAT: Repeat = Repeat::Single { stack: 1, nonce: 64 << 28 | 5 };
 
 /// Stacks of one to six frames that differ in the outer and in the inner ones.
 fn frames(number: u64) -> Vec<u64> {
@@ -155,6 +160,9 @@ fn write(mapping: &Mapping) {
     let mut nested = StackChain::new();
     let _ = nested.write_standalone(&second.cursor, &region, stack(1001), &frames(1001), || 3_002).unwrap();
     second.write(&region, 1002, 3_003 + (1 << 33));
+    for repeat in [REPEAT, Repeat::Alike(AlikeAllocations::new(1, 64))] {
+        let _ = second.cursor.repeat(&region, repeat, || 3_004 + (1 << 33)).unwrap();
+    }
     std::mem::forget(second.cursor.reserve(&region, RecordKind::Stack, 2, || 4_000 + (1 << 33)).unwrap());
     let control = region.control();
     for number in 0..STACKS + 3 {
@@ -208,18 +216,24 @@ fn the_reader_reads_the_golden_file() {
     assert_eq!((reader.mode(), reader.clock()), (Mode::Discard, ClockKind::Monotonic));
     assert_eq!(reader.anchor(), rig::anchor());
     let mut expected = durable().into_iter();
-    let stats = reader.durable(&mut |record| assert_eq!(Some(record), expected.next()));
-    assert_eq!((stats.records, stats.unknown, stats.pending, stats.violations), (12, 0, 0, 0));
-
     let (mut seen, mut decoders) = (BTreeMap::new(), Decoders::default());
+    let stats = reader.durable(&mut |record| {
+        decoders.learn(&record);
+        assert_eq!(Some(record), expected.next());
+    });
+    assert_eq!((stats.records, stats.unknown, stats.pending, stats.violations), (13, 0, 0, 0));
+
     decoders.drain(&mut reader, Pass::Final, &mut seen);
     let stats = decoders.stats;
     assert_eq!((stats.void, stats.torn, stats.violations), (1, 1, 0));
     assert_eq!((decoders.malformed, decoders.unlinked), (0, 0));
     let first = (0..STACKS).map(|number| ((4242, number), number));
     let second = [((4243, 0), 1000), ((4243, 2), 1001), ((4243, 3), 1002)];
-    let expected = first.chain(second).map(|(key, number)| (key, (stack(number), frames(number))));
-    assert_eq!(seen, expected.collect());
+    let mut expected: BTreeMap<_, _> =
+        first.chain(second).map(|(key, number)| (key, (stack(number), frames(number)))).collect();
+    let head = StackHead { weight: 1, end: 0, source: Repeat::SOURCE, nonce: 64 << 28 | 5 };
+    expected.insert((4243, 4), (head, FRAMES.to_vec()));
+    assert_eq!((seen, decoders.alike), (expected, [AlikeAllocations::new(1, 64)].into()));
     counters(&reader.counters());
 }
 

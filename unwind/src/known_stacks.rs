@@ -1,123 +1,187 @@
-//! Stacks that a thread's earlier walks have found, each with the words of memory that it depends on.
+//! Stacks that a thread's earlier walks have found, and which words of memory each depends on.
 //!
-//! A program allocates at a few places in turn, so a stack is rarely that of the previous walk, but often that of a
-//! recent one. The stack cache knows one walk; this table knows several. A stack is looked up by where its walk began,
-//! and is valid if all the words that its steps depend on are unchanged. Only stacks that fast steps walked to the
-//! root are kept. What must never happen here: accepting a stack of which one word was not compared.
+//! A program allocates at some thousand places, most of which recur. The stack cache knows one walk; this table knows many.
+//! A stack is looked up by its innermost frames, and is valid if all words that its steps depend on are unchanged. The
+//! table keeps a hash of these words rather than the words: it is larger than the caches near a core. Only stacks that
+//! fast steps walked to the root are kept. What must never happen here: accepting a stack of which one word was not
+//! compared. If one word differs, so does the hash; that several differences cancel out has a probability of 2^-64.
 
 use crate::arch::{Registers, WORD};
+use crate::frame_distances;
 use crate::memory::Memory;
 use crate::stack_cache::StackCache;
 
 /// log2 of the number of stacks that are kept.
-const STACK_BITS: u32 = 6;
+const STACK_BITS: u32 = 14;
+const COUNT: usize = 1 << STACK_BITS;
+/// Stacks that hash alike.
+const WAYS: usize = 8;
+/// log2 of the number of buckets: half of their places are used.
+const BUCKET_BITS: u32 = STACK_BITS + 1 - WAYS.ilog2();
 /// Maximum number of words that a stack may depend on: return addresses, and saved frame pointers that a step uses.
 const WORDS: usize = 64;
+/// Words that are hashed side by side.
+const LANES: usize = 4;
+/// Innermost frames that a stack is looked up by.
+const FRAMES: usize = 8;
 
-/// Recent stacks of one thread. All zero when empty.
+const _: () = assert!(WORDS.is_multiple_of(LANES) && WORDS <= u8::MAX as usize);
+
+/// Stacks of one thread, with a note of the caller's about each. All zero when empty, if that is a valid note.
 #[repr(C)]
-pub struct KnownStacks {
-    /// False if the table is certainly empty.
-    is_used: bool,
-    stacks: [KnownStack; KnownStacks::COUNT],
+pub struct KnownStacks<N> {
+    /// Number of stacks kept so far. 0 until the table is used: then its memory is not touched.
+    learned: u32,
+    /// Generation of the modules.
+    generation: u32,
+    buckets: [[Place; WAYS]; 1 << BUCKET_BITS],
+    /// In the order in which they were learned; the oldest is replaced.
+    stacks: [KnownStack<N>; COUNT],
 }
 
-/// A stack, and the words that it depends on. All offsets are from the stack pointer.
-#[repr(C)]
-struct KnownStack {
+/// A place in a bucket: `tag:18 | index:14`. 0 if it is free, or for a stack that no comparison accepts.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Place(u32);
+
+impl Place {
+    const FREE: Self = Self(0);
+
+    fn new(hash: u64, index: usize) -> Self {
+        Self((hash as u32) << STACK_BITS | index as u32)
+    }
+
+    #[inline]
+    fn has_tag_of(self, hash: u64) -> bool {
+        self.0 >> STACK_BITS == (hash as u32) << STACK_BITS >> STACK_BITS
+    }
+
+    #[inline]
+    fn index(self) -> usize {
+        self.0 as usize % COUNT
+    }
+}
+
+/// A stack, and the words that it depends on.
+#[derive(Clone, Copy)]
+#[repr(C, align(64))]
+struct KnownStack<N> {
     /// Stack pointer at which the walk began; 0 if this entry is empty.
     sp: u64,
     pc: u64,
     fp: u64,
-    /// Generation of the modules.
-    generation: u32,
-    /// Some step uses the frame pointer at which the walk began.
-    by_fp: bool,
+    /// Hash of the words.
+    words: u64,
+    /// Its bucket.
+    bucket: u16,
+    /// Highest of the offsets.
+    reach: u16,
     /// Number of frames after the first one. Their return addresses are the first words.
     depth: u8,
-    /// Number of words.
+    /// Number of words, a multiple of `LANES`.
     count: u8,
-    /// Highest offset of a word.
-    reach: u64,
-    words: [u64; WORDS],
-    offsets: [u32; WORDS],
+    /// Some step uses the frame pointer at which the walk began.
+    by_fp: bool,
+    note: N,
+    /// Where the words are, in words from the stack pointer.
+    offsets: [u16; WORDS],
 }
 
-const _: () = assert!(WORDS <= u8::MAX as usize);
-
-impl KnownStack {
-    const NONE: Self = Self {
-        sp: 0,
-        pc: 0,
-        fp: 0,
-        generation: 0,
-        by_fp: false,
-        depth: 0,
-        count: 0,
-        reach: 0,
-        words: [0; WORDS],
-        offsets: [0; WORDS],
-    };
-
-    /// Adds the word at this offset; false if there is no room.
-    fn add(&mut self, offset: u64, word: u64) -> bool {
-        let at = usize::from(self.count);
-        let (Some(offset_at), Some(value), Ok(short)) =
-            (self.offsets.get_mut(at), self.words.get_mut(at), u32::try_from(offset))
-        else {
+impl<N> KnownStack<N> {
+    /// Adds the word at this offset in bytes; false if there is no room.
+    fn add(&mut self, offset: u64) -> bool {
+        let words = u16::try_from(offset / WORD).ok().filter(|_| offset.is_multiple_of(WORD));
+        let (Some(to), Some(words)) = (self.offsets.get_mut(usize::from(self.count)), words) else {
             return false;
         };
-        (*offset_at, *value) = (short, word);
+        *to = words;
         self.count += 1;
-        self.reach = self.reach.max(offset);
+        self.reach = self.reach.max(words);
         true
     }
 
-    /// Whether all words are unchanged.
+    /// Bytes from the stack pointer to the end of the highest word.
+    #[inline]
+    fn extent(&self) -> u64 {
+        (u64::from(self.reach) + 1) * WORD
+    }
+
+    /// Hash of the words as they are in memory now.
     ///
     /// # Safety
-    /// All memory from the stack pointer up to and including the word at offset `reach` must be known to be readable.
+    /// All memory from the stack pointer up to [`extent`](Self::extent) must be known to be readable.
     #[inline(always)]
-    unsafe fn holds<M: Memory>(&self, memory: &mut M) -> bool {
-        let count = usize::from(self.count);
-        let (offsets, words) = (self.offsets.get(..count), self.words.get(..count));
-        let (Some(offsets), Some(words)) = (offsets, words) else { return false };
-        let (offsets_by_four, offsets) = offsets.as_chunks::<4>();
-        let (words_by_four, words) = words.as_chunks::<4>();
-        // SAFETY: the caller guarantees that memory up to `reach` is readable, and no offset exceeds it.
-        let mut change =
-            |offset: u32, word: u64| unsafe { memory.load(self.sp.wrapping_add(offset.into())) ^ word };
-        for ([o0, o1, o2, o3], [w0, w1, w2, w3]) in offsets_by_four.iter().zip(words_by_four) {
-            if change(*o0, *w0) | change(*o1, *w1) | change(*o2, *w2) | change(*o3, *w3) != 0 {
-                return false;
+    unsafe fn hash_now<M: Memory>(&self, memory: &mut M) -> u64 {
+        let offsets = self.offsets.get(..usize::from(self.count)).unwrap_or(&[]);
+        let mut lanes = [0u64, 1, 2, 3];
+        for offsets in offsets.as_chunks::<LANES>().0 {
+            for (lane, offset) in lanes.iter_mut().zip(offsets) {
+                // SAFETY: the caller guarantees it, and no offset exceeds `reach`.
+                *lane = mix(*lane, unsafe { memory.load(self.at(*offset)) });
             }
         }
-        offsets.iter().zip(words).fold(0, |changes, (offset, word)| changes | change(*offset, *word)) == 0
+        lanes.into_iter().fold(0, mix)
+    }
+
+    #[inline]
+    fn at(&self, offset: u16) -> u64 {
+        self.sp.wrapping_add(u64::from(offset) * WORD)
     }
 }
 
-impl Default for KnownStacks {
-    fn default() -> Self {
-        Self::new()
+/// Adds a word to a hash: for a given hash, different words give different results, and the other way round.
+#[inline(always)]
+fn mix(hash: u64, word: u64) -> u64 {
+    // Fibonacci hashing; the rotation brings what the product has spread to the low bits.
+    (hash ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29)
+}
+
+/// A stack before it is known: where its walk begins, and a hash of its innermost frames.
+#[derive(Clone, Copy)]
+struct Innermost {
+    sp: u64,
+    /// Bytes from the stack pointer on that are readable.
+    room: u64,
+    hash: u64,
+}
+
+impl Innermost {
+    /// `None` if no word at the stack pointer is known to be readable.
+    #[inline(always)]
+    fn of<M: Memory>(leaf: &Registers, memory: &mut M) -> Option<Self> {
+        let sp = leaf.sp();
+        let room = memory.known_until(sp).saturating_sub(sp);
+        let (mut offset, mut hash) = (0, mix(0, sp));
+        for _ in 0..FRAMES {
+            if room < WORD || offset > room - WORD {
+                break;
+            }
+            // SAFETY: the word is in known memory.
+            let address = unsafe { memory.load(sp + offset) };
+            hash = mix(hash, address);
+            match frame_distances::after(address) {
+                Some(words) => offset += words * WORD,
+                None => break,
+            }
+        }
+        (room >= WORD).then_some(Self { sp, room, hash })
+    }
+
+    #[inline]
+    fn bucket(&self) -> usize {
+        (self.hash >> (u64::BITS - BUCKET_BITS)) as usize
     }
 }
 
-impl KnownStacks {
+impl<N: Copy> KnownStacks<N> {
     /// Maximum number of stacks.
-    pub const COUNT: usize = 1 << STACK_BITS;
+    pub const COUNT: usize = COUNT;
     /// Maximum number of frames of a stack.
     pub const DEPTH: usize = WORDS;
 
-    /// An empty table.
-    #[must_use]
-    pub const fn new() -> Self {
-        Self { is_used: false, stacks: [KnownStack::NONE; Self::COUNT] }
-    }
-
     /// Forgets all stacks. A table that was never used is not touched: its memory stays unallocated.
     pub fn forget(&mut self) {
-        if core::mem::replace(&mut self.is_used, false) {
-            self.stacks.iter_mut().for_each(|stack| stack.sp = 0);
+        if core::mem::take(&mut self.learned) != 0 {
+            self.buckets.as_flattened_mut().fill(Place::FREE);
         }
     }
 
@@ -125,61 +189,104 @@ impl KnownStacks {
     /// generation would find; `None` if that cannot be told without a walk. `memory` is what the walk would read.
     #[inline]
     pub fn find<M: Memory>(&self, generation: u32, leaf: &Registers, memory: &mut M) -> Option<usize> {
-        let sp = leaf.sp();
-        let until = memory.known_until(sp).saturating_sub(WORD - 1);
-        if sp >= until {
+        if self.learned == 0 || self.generation != generation {
             return None;
         }
-        // SAFETY: the word is in known memory.
-        let index = index_of(sp, unsafe { memory.load(sp) });
-        let stack = self.stacks.get(index)?;
-        let is_same = stack.sp == sp
-            && stack.pc == leaf.pc
-            && stack.generation == generation
-            && (!stack.by_fp || stack.fp == leaf.fp())
-            && stack.reach < until - sp;
-        // SAFETY: memory is known to be readable from the stack pointer to the end of the highest word.
-        (is_same && unsafe { stack.holds(memory) }).then_some(index)
+        let innermost = Innermost::of(leaf, memory)?;
+        let places = self.buckets.get(innermost.bucket())?;
+        let alike = places.iter().filter(|place| place.has_tag_of(innermost.hash));
+        alike.map(|place| place.index()).find(|index| {
+            self.stacks.get(*index).is_some_and(|stack| {
+                stack.sp == innermost.sp
+                    && stack.pc == leaf.pc
+                    && (!stack.by_fp || stack.fp == leaf.fp())
+                    && stack.extent() <= innermost.room
+                    // SAFETY: memory is known to be readable from the stack pointer to the end of the highest word.
+                    && unsafe { stack.hash_now(memory) } == stack.words
+            })
+        })
     }
 
-    /// The frames of the stack at `index`, leaf first, without the one at which its walk began.
+    /// The note about the stack at `index`.
     #[inline]
-    #[must_use]
-    pub fn frames(&self, index: usize) -> &[u64] {
-        let Some(stack) = self.stacks.get(index) else { return &[] };
-        stack.words.get(..usize::from(stack.depth)).unwrap_or(&[])
+    pub fn note(&mut self, index: usize) -> Option<&mut N> {
+        self.stacks.get_mut(index).map(|stack| &mut stack.note)
     }
 
-    /// Keeps the stack of the last walk, which began at `leaf` and reached the root, and returns its index. `None` if
-    /// the stack cannot be kept, or if the walk used modules of another generation. `memory` is what the walk has read.
+    /// Copies the frames of the stack at `index`, which [`find`](Self::find) has just found in `memory`: leaf first, without
+    /// the one at which its walk began.
+    pub fn frames<'f, M: Memory>(
+        &self,
+        index: usize,
+        memory: &mut M,
+        frames: &'f mut [u64; WORDS],
+    ) -> &'f [u64] {
+        let Some(stack) = self.stacks.get(index) else { return &[] };
+        if stack.extent() > memory.known_until(stack.sp).saturating_sub(stack.sp) {
+            return &[];
+        }
+        let depth = usize::from(stack.depth);
+        for (frame, offset) in frames.iter_mut().zip(stack.offsets).take(depth) {
+            // SAFETY: memory is known to be readable up to the highest word.
+            *frame = unsafe { memory.load(stack.at(offset)) };
+        }
+        frames.get(..depth).unwrap_or(&[])
+    }
+
+    /// Keeps the stack of the last walk, which began at `leaf` and reached the root, with a note about it. Keeps nothing
+    /// if it cannot, or if the walk used modules of another generation. `memory` is what the walk has read.
     pub fn learn<M: Memory>(
         &mut self,
         generation: u32,
         leaf: &Registers,
         cache: &StackCache,
         memory: &mut M,
-    ) -> Option<usize> {
-        let sp = leaf.sp();
-        if memory.known_until(sp).saturating_sub(WORD - 1) <= sp {
-            return None;
+        note: N,
+    ) -> Option<()> {
+        if self.generation != generation {
+            self.forget();
+            self.generation = generation;
         }
-        // SAFETY: the word is in known memory.
-        let index = index_of(sp, unsafe { memory.load(sp) });
+        let index = self.learned as usize % COUNT;
+        self.take_out(index);
         let stack = self.stacks.get_mut(index)?;
-        self.is_used = true;
-        // Mark the entry as empty first, so that an interrupted update leaves no stack.
+        let sp = leaf.sp();
         (stack.sp, stack.count, stack.reach) = (0, 0, 0);
-        let (depth, by_fp) = cache.words(generation, |slot, word| stack.add(slot.wrapping_sub(sp), word))?;
-        (stack.pc, stack.fp, stack.by_fp) = (leaf.pc, leaf.fp(), by_fp);
-        (stack.generation, stack.depth) = (generation, u8::try_from(depth).ok()?);
-        stack.sp = sp;
-        Some(index)
+        let room = memory.known_until(sp).saturating_sub(sp);
+        let (depth, by_fp) = cache.words(generation, |slot, word| {
+            let offset = slot.wrapping_sub(sp);
+            let is_known = room >= WORD && offset <= room - WORD;
+            // SAFETY: the word is in known memory. It differs if it is a signed address.
+            is_known && word == unsafe { memory.load(slot) } && stack.add(offset)
+        })?;
+        let offsets = stack.offsets.get(..depth.min(FRAMES + 1)).unwrap_or(&[]);
+        for (offset, next) in offsets.iter().zip(offsets.iter().skip(1)) {
+            // SAFETY: memory is known to be readable up to the highest word.
+            let address = unsafe { memory.load(sp.wrapping_add(u64::from(*offset) * WORD)) };
+            frame_distances::note(address, next.saturating_sub(*offset));
+        }
+        while !usize::from(stack.count).is_multiple_of(LANES) && stack.add(0) {}
+        (stack.sp, stack.pc, stack.fp, stack.by_fp) = (sp, leaf.pc, leaf.fp(), by_fp);
+        stack.depth = u8::try_from(depth).ok()?;
+        // SAFETY: memory is known to be readable up to the highest word.
+        stack.words = unsafe { stack.hash_now(memory) };
+        stack.note = note;
+        let innermost = Innermost::of(leaf, memory)?;
+        stack.bucket = innermost.bucket() as u16;
+        let places = self.buckets.get_mut(innermost.bucket())?;
+        let free = places.iter().position(|place| *place == Place::FREE);
+        *places.get_mut(free.unwrap_or(index % WAYS))? = Place::new(innermost.hash, index);
+        self.learned = self.learned.wrapping_add(1).max(1);
+        Some(())
     }
-}
 
-/// Index of a stack, from its stack pointer and the word there, which is the return address.
-#[inline]
-fn index_of(sp: u64, word: u64) -> usize {
-    // Fibonacci hashing of what differs between calls: the address, and the depth.
-    ((word ^ sp.rotate_left(20)).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (64 - STACK_BITS)) as usize
+    /// Frees the place of the stack at `index`.
+    fn take_out(&mut self, index: usize) {
+        let bucket =
+            self.stacks.get(index).filter(|stack| stack.sp != 0).map(|stack| usize::from(stack.bucket));
+        let places = bucket.and_then(|bucket| self.buckets.get_mut(bucket));
+        for place in places.into_iter().flatten().filter(|place| place.index() == index) {
+            *place = Place::FREE;
+        }
+    }
 }

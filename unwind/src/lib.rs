@@ -40,6 +40,7 @@ mod fast_path;
 #[cfg(test)]
 mod fixture;
 mod frame;
+mod frame_distances;
 mod frame_row;
 #[cfg(test)]
 mod generated_tests;

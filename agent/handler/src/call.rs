@@ -13,6 +13,7 @@ use crate::ordinary_walk::own_slot;
 use crate::outcome::{self, Missed};
 use crate::recording::Recording;
 use crate::recurring;
+pub use crate::recurring::STACK_LOG;
 use crate::sample::tell;
 use crate::slot::Slot;
 
@@ -32,22 +33,21 @@ pub fn record(recording: &Recording, caller: &Caller, note: Note) -> Option<u32>
     count(recording, around(recording, caller, |slot| walk(recording, slot, caller, note)))
 }
 
-/// Records the stack of an allocation. Returns the id of its block: its own, or if it `may_share`, that of an earlier
-/// allocation with the same stack and size.
+/// Records the stack of an allocation; all are recorded. Returns the id of its block, which others of the same stack and
+/// size may share.
 pub fn record_allocation(
     recording: &Recording,
     caller: &Caller,
     allocation: AllocationNonce,
-    may_share: bool,
 ) -> Option<BlockId> {
-    let mut id_of = allocation;
+    let mut id = BlockId(0);
     let write = |slot: &'static Slot| {
-        let written = recurring::write(recording, slot, caller, allocation, may_share);
-        id_of = written.id_of;
+        let written = recurring::write(recording, slot, caller, allocation);
+        id = written.id;
         (written.committed, written.end)
     };
-    let thread = count(recording, around(recording, caller, write))?;
-    Some(id_of.id(thread))
+    count(recording, around(recording, caller, write))?;
+    Some(id)
 }
 
 /// Counts the outcome of a call. Recorded calls are added to the region's counters in batches.

@@ -1,117 +1,124 @@
-//! The stacks of a thread's recent allocations, and where it wrote them.
+//! The stacks of a thread's recent allocations, and their numbers in the durable log.
 //!
 //! Keeping a stack takes half as long as a walk. If a program's stacks rarely recur, only a few are kept.
 
-use shm_format::{AllocationNonce, Repeat, StackPosition};
+use shm_format::{AlikeAllocations, Repeat};
 use unwind::{KnownStacks, Memory, Registers, StackCache};
 
 /// Some stacks of one thread. All zero when empty.
 pub(crate) struct RecentStacks {
-    stacks: KnownStacks,
-    written: [WrittenStack; KnownStacks::COUNT],
-    /// Rises with each hit and falls with each miss. While it is above 0, every stack is kept.
-    credit: u32,
-    /// Misses at a credit of 0.
+    stacks: KnownStacks<Recurring>,
+    /// Rises with each miss and falls with each hit. While it is low, every stack is kept.
+    debt: u32,
+    /// Misses at the highest debt.
     unkept: u32,
 }
 
-/// Where a stack was written, and the first allocations of some sizes that followed there. All zero for nowhere.
+/// What is known of a stack. All zero when it has not recurred.
 #[derive(Clone, Copy)]
-pub(crate) struct WrittenStack {
-    position: StackPosition,
-    first: [AllocationNonce; SIZES],
+pub(crate) struct Recurring {
+    /// Its number in the durable log; 0 for none.
+    number: u32,
+    /// Sizes of its latest allocations, plus one; 0 for none.
+    sizes: [u32; SIZES],
+    /// How often an allocation had none of these sizes.
+    changes: u32,
 }
 
-/// Number of sizes of a stack that are told apart at a time.
+/// Number of sizes of a stack that are remembered.
 const SIZES: usize = 4;
+/// Beyond so many changes of size, only allocations of a size that recurs are not told apart: the reader keeps an entry for
+/// each such size.
+const CHANGES: u32 = 64;
 
-impl WrittenStack {
-    /// A stack written at `position` for its first allocation.
-    pub(crate) fn new(position: StackPosition, allocation: AllocationNonce) -> Self {
-        let mut written = Self { position, first: [AllocationNonce(0); SIZES] };
-        if position != StackPosition::NOWHERE {
-            written.begin(allocation);
-        }
-        written
-    }
+impl Recurring {
+    const NEW: Self = Self { number: 0, sizes: [0; SIZES], changes: 0 };
 
-    /// Where it was written.
-    pub(crate) fn position(&self) -> StackPosition {
-        self.position
-    }
-
-    /// The first allocation of the same size.
+    /// Whether allocations of this size need not be told apart. The size is remembered.
     #[inline]
-    pub(crate) fn first(&self, allocation: AllocationNonce) -> Option<AllocationNonce> {
-        let first = *self.first.get(way(allocation))?;
-        (!first.is_further() && first.further() == allocation.further()).then_some(first)
-    }
-
-    /// Makes this allocation the first of its size.
-    #[inline]
-    pub(crate) fn begin(&mut self, allocation: AllocationNonce) {
-        if let Some(first) = self.first.get_mut(way(allocation)) {
-            *first = allocation;
+    fn may_share(&mut self, size: u32) -> bool {
+        // Fibonacci hashing.
+        let place = (size.wrapping_mul(0x9e37_79b9) >> 16) as usize % SIZES;
+        let (Some(known), Some(next)) = (self.sizes.get_mut(place), size.checked_add(1)) else {
+            return false;
+        };
+        if core::mem::replace(known, next) == next {
+            return true;
         }
+        self.changes = self.changes.saturating_add(1);
+        self.changes <= CHANGES
     }
 }
 
-/// Index of the allocation's size.
-#[inline]
-fn way(allocation: AllocationNonce) -> usize {
-    // Fibonacci hashing.
-    (allocation.further().0.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as usize % SIZES
-}
-
-/// Credit for a hit: it saves as much as keeping this many stacks costs, failed lookups included.
-const WORTH: u32 = 1;
-const CREDIT_MOST: u32 = 64;
-/// Without credit one stack in this many is kept, to notice when a program's stacks begin to recur.
+/// Maximum debt: a program may have that many stacks before the first one recurs.
+const DEBT_MOST: u32 = KnownStacks::<Recurring>::COUNT as u32;
+/// Beyond that one stack in this many is kept, to notice when a program's stacks begin to recur.
 const TRIED: u32 = 16;
 
-// Readers keep stacks up to that depth.
-const _: usize = Repeat::DEPTH - KnownStacks::DEPTH;
+// The log takes stacks up to that depth.
+const _: usize = Repeat::DEPTH - KnownStacks::<Recurring>::DEPTH;
 
 impl RecentStacks {
     pub(crate) fn forget(&mut self) {
         self.stacks.forget();
     }
 
-    /// The stack that a walk from `leaf` would find in modules of this `generation`: its frames, leaf first, without the
-    /// leaf itself, and what was written of it. `None` if only a walk can tell.
+    /// The index of the stack that a walk from `leaf` would find in modules of this `generation`. `None` if only a walk can
+    /// tell.
     #[inline(always)]
     pub(crate) fn find<M: Memory>(
         &mut self,
         generation: u32,
         leaf: &Registers,
         memory: &mut M,
-    ) -> Option<(&[u64], &mut WrittenStack)> {
+    ) -> Option<usize> {
         let index = self.stacks.find(generation, leaf, memory)?;
-        self.credit = (self.credit + WORTH).min(CREDIT_MOST);
-        Some((self.stacks.frames(index), self.written.get_mut(index)?))
+        self.debt = self.debt.saturating_sub(1);
+        Some(index)
     }
 
-    /// Keeps the stack of the last walk, which is in `cache` and was written as `written`, if stacks recur often enough.
+    /// The number in the durable log of the stack at `index`, which was just found in `memory`. If it has none, `append`
+    /// gets its frames, leaf first, without the leaf itself.
+    #[inline(always)]
+    pub(crate) fn number<M: Memory>(
+        &mut self,
+        index: usize,
+        append: impl FnOnce(&[u64]) -> Option<u32>,
+        memory: &mut M,
+    ) -> Option<u32> {
+        match self.stacks.note(index)?.number {
+            0 => {
+                let number = append(self.stacks.frames(index, memory, &mut [0; Repeat::DEPTH]))?;
+                self.stacks.note(index)?.number = number;
+                Some(number)
+            }
+            number => Some(number),
+        }
+    }
+
+    /// The allocations of this size with the stack at `index`, which has a number, if they need not be told apart.
+    #[inline(always)]
+    pub(crate) fn alike(&mut self, index: usize, size: u64) -> Option<AlikeAllocations> {
+        let (recurring, size) = (self.stacks.note(index)?, u32::try_from(size).ok()?);
+        recurring.may_share(size).then(|| AlikeAllocations::new(recurring.number, size))
+    }
+
+    /// Keeps the stack of the last walk, which is in `cache`, if stacks recur often enough.
     pub(crate) fn keep<M: Memory>(
         &mut self,
         generation: u32,
         leaf: &Registers,
         cache: &StackCache,
         memory: &mut M,
-        written: WrittenStack,
     ) {
-        if !self.is_worth_keeping() {
-            return;
-        }
-        let learned = self.stacks.learn(generation, leaf, cache, memory);
-        if let Some(stack) = learned.and_then(|index| self.written.get_mut(index)) {
-            *stack = written;
+        if self.is_worth_keeping() {
+            let _ = self.stacks.learn(generation, leaf, cache, memory, Recurring::NEW);
         }
     }
 
     fn is_worth_keeping(&mut self) -> bool {
-        if let Some(less) = self.credit.checked_sub(1) {
-            self.credit = less;
+        if self.debt < DEBT_MOST {
+            self.debt += 1;
             return true;
         }
         self.unkept = self.unkept.wrapping_add(1);

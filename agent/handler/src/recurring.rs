@@ -1,22 +1,32 @@
-//! Writes stacks that recur: those of allocations, many of which come from the same few places.
+//! Writes the stacks of allocations if all are recorded: most come from places that recur.
 //!
 //! A stack that the thread walked recently is recognised, without a walk, by the words of memory that the walk depended
-//! on. If it was written to the current chunk, its record is only a reference to that. This applies only if all frames
-//! are native: an interpreter's frames are read each time.
+//! on. When it comes for the second time, it is written to the durable log under a number; from then on its records only
+//! refer to that. This applies only if all frames are native: an interpreter's frames are read each time.
 //!
-//! If all allocations are recorded, those of one stack and size in one chunk are told apart no further than that: the
-//! blocks of all have the id of the first, and the records of the others say only that they happened.
+//! Allocations of one stack and size are told apart no further than that: their records say only that they happened, and
+//! their blocks have one id. What must never happen here: a record that refers to a stack that is not in the log yet.
 
-use shm_format::{AllocationNonce, Committed, Loss, Repeat, StackHead};
-use unwind::{End, Memory, Registers};
+use core::sync::atomic::{AtomicU32, Ordering};
+
+use shm_format::record::{FrameWords, RecurringStack};
+use shm_format::{
+    AlikeAllocations, AllocationNonce, BlockId, Committed, DurableRecord, Loss, Repeat, StackHead,
+};
+use unwind::{End, Memory};
 
 use crate::arch::load;
 use crate::caller::Caller;
 use crate::clock;
-use crate::recent_stacks::WrittenStack;
 use crate::recording::Recording;
 use crate::slot::Slot;
 use crate::snapshot;
+
+/// Bytes of the durable log in which stacks are written; the rest is for modules and threads.
+pub const STACK_LOG: u64 = 4 << 20;
+
+/// The number of the newest stack in the log.
+static NEWEST: AtomicU32 = AtomicU32::new(0);
 
 /// The used part of a thread's own stack.
 struct Own {
@@ -52,8 +62,8 @@ impl Memory for Own {
 pub(crate) struct Written {
     pub(crate) committed: Result<Committed, Loss>,
     pub(crate) end: End,
-    /// The allocation whose id its block has.
-    pub(crate) id_of: AllocationNonce,
+    /// The id of its block.
+    pub(crate) id: BlockId,
 }
 
 /// Writes the stack of `caller`, without the called function. The caller holds the slot's nesting guard and has prepared
@@ -63,86 +73,73 @@ pub(crate) fn write(
     slot: &Slot,
     caller: &Caller,
     allocation: AllocationNonce,
-    may_share: bool,
 ) -> Written {
     let registers = caller.registers();
-    let generation = snapshot::native_generation();
-    if let Some(generation) = generation
-        && let Some(written) = write_known(recording, slot, &registers, generation, allocation, may_share)
-    {
-        return written;
-    }
-    walk_and_write(recording, slot, caller, &registers, generation, allocation)
-}
-
-fn head(end: End, allocation: AllocationNonce) -> StackHead {
-    StackHead { weight: 1, end: end as u8, source: Repeat::SOURCE, nonce: allocation.0 }
-}
-
-/// Writes a known stack; `None` if it is not known.
-#[inline(always)]
-fn write_known(
-    recording: &Recording,
-    slot: &Slot,
-    registers: &Registers,
-    generation: u32,
-    allocation: AllocationNonce,
-    may_share: bool,
-) -> Option<Written> {
-    // SAFETY: the caller holds the nesting guard, so nothing else uses the recent stacks.
-    let recent = unsafe { &mut *slot.recent_stacks() };
-    let (frames, written) = recent.find(generation, registers, &mut Own::of(slot, registers.sp()))?;
-    let first = written.first(allocation).filter(|_| may_share);
-    let nonce = first.map_or(allocation, AllocationNonce::further).0;
-    let repeated = slot
-        .cursor
-        .repeat(&recording.region, written.position(), Repeat::SOURCE, nonce, clock::now)
-        .transpose();
-    let (committed, id_of) = match repeated {
-        Some(committed) => {
-            if first.is_none() && committed.is_ok() {
-                written.begin(allocation);
-            }
-            (committed, first.unwrap_or(allocation))
-        }
-        None => {
-            // SAFETY: the caller is inside the nesting guard, so nothing else uses the chain.
-            let chain = unsafe { &mut *slot.chain() };
-            // The chain must not compare with the last walk: this stack is another one.
-            chain.walked(0);
-            let head = head(End::Root, allocation);
-            let committed = chain.write(&slot.cursor, &recording.region, head, frames, clock::now);
-            *written = WrittenStack::new(chain.written(), allocation);
-            chain.walked(0);
-            (committed, allocation)
-        }
+    // SAFETY: the caller holds the nesting guard and has prepared the slot, so nothing else uses the recent stacks.
+    let recent = unsafe { slot.recent_stacks().as_mut() };
+    let (Some(generation), Some(recent)) = (snapshot::native_generation(), recent) else {
+        return walk_and_write(recording, slot, caller, allocation);
     };
-    Some(Written { committed, end: End::Root, id_of })
+    let memory = &mut Own::of(slot, registers.sp());
+    let Some(index) = recent.find(generation, &registers, memory) else {
+        let written = walk_and_write(recording, slot, caller, allocation);
+        if written.end == End::Root {
+            // SAFETY: the caller holds the nesting guard, and the walk is over, so nothing else uses the stack cache.
+            let stack_cache = unsafe { &*slot.stack_cache() };
+            recent.keep(generation, &registers, stack_cache, memory);
+        }
+        return written;
+    };
+    let number = recent.number(index, |frames| append(recording, frames), memory);
+    match number {
+        Some(number) => {
+            let (repeat, id) = match recent.alike(index, allocation.size()) {
+                Some(alike) => (Repeat::Alike(alike), BlockId(alike.word())),
+                None => {
+                    let id = allocation.id(slot.sequence());
+                    (Repeat::Single { stack: number, nonce: allocation.0 }, id)
+                }
+            };
+            let committed = slot.cursor.repeat(&recording.region, repeat, clock::now);
+            Written { committed, end: End::Root, id }
+        }
+        None => walk_and_write(recording, slot, caller, allocation),
+    }
 }
 
-/// Walks and writes the stack, which may be known from then on.
+/// Appends a stack to the durable log. Returns its number, or `None` if there is no room.
+#[cold]
+#[inline(never)]
+fn append(recording: &Recording, frames: &[u64]) -> Option<u32> {
+    if frames.is_empty() || recording.region.durable_used() + RECORD_MOST > STACK_LOG {
+        return None;
+    }
+    let number = NEWEST.fetch_add(1, Ordering::Relaxed).wrapping_add(1);
+    if number == 0 || number > AlikeAllocations::LAST_STACK {
+        return None;
+    }
+    let stack = RecurringStack { id: number, frames: FrameWords::new(frames) };
+    recording.region.append(&DurableRecord::RecurringStack(stack)).ok()?;
+    Some(number)
+}
+
+/// Most bytes of a stack in the log.
+const RECORD_MOST: u64 = 16 + 8 * Repeat::DEPTH as u64;
+
+/// Walks and writes the stack.
 #[inline(never)]
 fn walk_and_write(
     recording: &Recording,
     slot: &Slot,
     caller: &Caller,
-    registers: &Registers,
-    generation: Option<u32>,
     allocation: AllocationNonce,
 ) -> Written {
     // SAFETY: the caller holds the nesting guard and has prepared the slot, so nothing else uses the workspace.
-    let (mut bench, recent) = unsafe { (slot.bench(), &mut *slot.recent_stacks()) };
+    let mut bench = unsafe { slot.bench() };
     let (walk, chain, frames) = caller.walk(recording, slot, &mut bench);
     // The innermost frame is the called function.
     let frames = frames.get(1..).unwrap_or(&[]);
-    let head = head(walk.end, allocation);
+    let head = StackHead { weight: 1, end: walk.end as u8, source: Repeat::SOURCE, nonce: allocation.0 };
     let committed = chain.write(&slot.cursor, &recording.region, head, frames, clock::now);
-    let written = WrittenStack::new(chain.written(), allocation);
-    if let Some(generation) = generation
-        && walk.end == End::Root
-    {
-        let memory = &mut Own::of(slot, registers.sp());
-        recent.keep(generation, registers, bench.stack_cache, memory, written);
-    }
-    Written { committed, end: walk.end, id_of: allocation }
+    Written { committed, end: walk.end, id: allocation.id(slot.sequence()) }
 }

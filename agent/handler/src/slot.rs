@@ -376,7 +376,7 @@ impl Slot {
             unsafe {
                 (*self.chain()).reset();
                 (*self.stack_cache()).forget();
-                (*self.recent_stacks()).forget();
+                (*self.workspace.load(Ordering::Relaxed)).forget_recent_stacks();
             }
         }
         Some(entered)
@@ -449,10 +449,13 @@ impl Slot {
         unsafe { (*self.workspace.load(Ordering::Relaxed)).copy_buffer.get() }
     }
 
-    /// The thread's known stacks.
-    pub(crate) fn recent_stacks(&self) -> *mut RecentStacks {
-        // SAFETY: the workspace that `prepare` took stays mapped forever.
-        unsafe { (*self.workspace.load(Ordering::Relaxed)).recent_stacks.get() }
+    /// The thread's known stacks; null if there is no memory for them.
+    ///
+    /// # Safety
+    /// The caller must hold the nesting guard and have called [`prepare`](Self::prepare).
+    pub(crate) unsafe fn recent_stacks(&self) -> *mut RecentStacks {
+        // SAFETY: the workspace that `prepare` took stays mapped forever, and the guard keeps everybody else out.
+        unsafe { (*self.workspace.load(Ordering::Relaxed)).recent_stacks() }
     }
 
     /// The thread's previous walk.

@@ -14,10 +14,11 @@ mod real;
 
 use core::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
-use handler::call;
+use handler::call::{self, Note};
 use handler::recording::{self, Recording};
-use shm_format::{AllocationNonce, BlockId, Inserted, LiveBlocks};
+use shm_format::{AllocationNonce, BlockId, Inserted, LiveBlocks, Repeat};
 
+use crate::journal;
 use countdown::Countdown;
 use entry::{ALLOCATING, Call, Kind, mode};
 
@@ -40,7 +41,11 @@ pub(crate) fn find_real_functions() {
 }
 
 /// Starts sampling, one allocation per `mean` bytes on average.
-pub(crate) fn begin(mean: u64) {
+pub(crate) fn begin(recording: &Recording, mean: u64) {
+    if mean == ALL {
+        // Backed now: whoever allocates cannot do it.
+        journal::make_log(recording, call::STACK_LOG);
+    }
     MEAN.store(mean.clamp(1, NEVER - 1), Ordering::Relaxed);
 }
 
@@ -140,9 +145,15 @@ fn sample(own: &mut Countdown, call: &Call, block: u64, size: u64) {
     }
     own.serial += 1;
     let allocation = AllocationNonce::new(size, own.serial);
-    // If all are recorded, each counts as one, so equal ones need not be told apart.
-    let may_share = MEAN.load(Ordering::Relaxed) == ALL;
-    if let Some(id) = call::record_allocation(recording, &call.caller(), allocation, may_share) {
+    let id = match MEAN.load(Ordering::Relaxed) {
+        // Each counts as one, so equal ones need not be told apart.
+        ALL => call::record_allocation(recording, &call.caller(), allocation),
+        _ => {
+            let note = Note { source: Repeat::SOURCE, nonce: allocation.0, with_callee: false };
+            call::record(recording, &call.caller(), note).map(|thread| allocation.id(thread))
+        }
+    };
+    if let Some(id) = id {
         put_in(block, id);
     }
 }

@@ -1,10 +1,12 @@
 //! The counterpart of this module in the library for all recordings without `-e alloc`: it interposes no allocator.
 
+use handler::recording::Recording;
+
 /// There are none.
 pub(crate) fn find_real_functions() {}
 
 /// Nothing is sampled.
-pub(crate) fn begin(_mean: u64) {}
+pub(crate) fn begin(_recording: &Recording, _mean: u64) {}
 
 /// Nothing is sampled.
 pub(crate) fn never() {}

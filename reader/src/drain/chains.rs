@@ -1,10 +1,9 @@
 //! Decodes the stacks of one region. The stacks of a chunk are delta-encoded: a record may refer to the one before.
 //!
 //! The records of a chunk arrive in order but may be spread over several passes, and the chunks of one thread arrive in
-//! any order. So each chunk has its own decoder, and memory is bounded by the pool: 2 KiB and a stack per chunk in use, and
-//! in chunks with allocations the stacks that later records may repeat.
+//! any order. So each chunk has its own decoder, and memory is bounded by the pool: 2 KiB and a stack per chunk in use.
 
-use shm_format::{ChunkInfo, EncodedStack, RecordRef, Repeat, StackDecoder, StackHead, Undecodable};
+use shm_format::{ChunkInfo, EncodedStack, RecordRef, StackDecoder, StackHead, Undecodable};
 
 /// The decoders of a region's chunks.
 #[derive(Default)]
@@ -20,35 +19,6 @@ struct Chain {
     decoder: StackDecoder,
     /// The last stack, root first; leftovers of longer stacks may follow it.
     frames: Vec<u64>,
-    kept: Kept,
-}
-
-/// Stacks that others may repeat.
-#[derive(Default)]
-struct Kept {
-    /// The numbers of their records, which rise, and where their frames begin and end.
-    stacks: Vec<(u64, u32, u32)>,
-    /// Frames of all stacks, one stack after the other, root first.
-    frames: Vec<u64>,
-}
-
-impl Kept {
-    fn clear(&mut self) {
-        self.stacks.clear();
-        self.frames.clear();
-    }
-
-    fn keep(&mut self, sequence: u64, frames: &[u64]) {
-        let start = self.frames.len() as u32;
-        self.frames.extend_from_slice(frames);
-        self.stacks.push((sequence, start, self.frames.len() as u32));
-    }
-
-    fn get(&self, sequence: u64) -> Option<&[u64]> {
-        let at = self.stacks.binary_search_by_key(&sequence, |stack| stack.0).ok()?;
-        let (_, start, end) = *self.stacks.get(at)?;
-        self.frames.get(start as usize..end as usize)
-    }
 }
 
 /// A decoded stack.
@@ -83,9 +53,6 @@ impl Chains {
             stack.decode_standalone(frames)?;
         } else {
             chain.decoder.decode(&stack, record.sequence, frames)?;
-            if stack.head.source == Repeat::SOURCE && depth <= Repeat::DEPTH {
-                chain.kept.keep(record.sequence, &frames[..depth]);
-            }
         }
         Ok(DecodedStack {
             head: stack.head,
@@ -94,22 +61,6 @@ impl Chains {
             base: stack.before(record.sequence),
             is_standalone: stack.is_standalone(),
         })
-    }
-}
-
-impl Chains {
-    /// The stack that a record repeats.
-    pub(super) fn repeat(
-        &mut self,
-        chunk: &ChunkInfo,
-        record: &RecordRef<'_>,
-    ) -> Result<DecodedStack<'_>, Undecodable> {
-        let Repeat { distance, source, nonce } =
-            Repeat::parse(record.payload).ok_or(Undecodable::Malformed)?;
-        let chain = chain(&mut self.chunks, chunk);
-        let frames = chain.kept.get(record.sequence.wrapping_sub(distance)).ok_or(Undecodable::Unlinked)?;
-        let head = StackHead { weight: 1, end: 0, source, nonce };
-        Ok(DecodedStack { head, frames, shared: 0, base: None, is_standalone: true })
     }
 }
 
@@ -122,13 +73,12 @@ fn chain<'a>(chunks: &'a mut Vec<Option<Box<Chain>>>, chunk: &ChunkInfo) -> &'a 
     let chain = chunks[index].get_or_insert_with(|| Box::new(Chain::new(generation)));
     if chain.generation != generation {
         (chain.generation, chain.decoder) = (generation, StackDecoder::new());
-        chain.kept.clear();
     }
     chain
 }
 
 impl Chain {
     fn new(generation: u64) -> Self {
-        Self { generation, decoder: StackDecoder::new(), frames: Vec::new(), kept: Kept::default() }
+        Self { generation, decoder: StackDecoder::new(), frames: Vec::new() }
     }
 }

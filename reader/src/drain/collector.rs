@@ -333,6 +333,7 @@ impl Collector {
                 merge: &mut self.merge,
                 samples: &mut samples,
                 unwinder: &mut self.unwinder,
+                begins_ns: listener.begins_ns(),
                 last,
                 peek: self.peek,
             };

@@ -5,14 +5,15 @@ use selfwind_profile::mapped_memory;
 use selfwind_profile::profile_file::{Event, LiveBlocks, LiveMappings, Setting};
 use shm_format::{BlocksView, MappingsView};
 
+use crate::drain::alike_allocations::Alike;
+
 /// Adds the sampled blocks that are not freed and the remaining mappings to `events`, from a process's `tables`.
-pub(super) fn report(process: u32, tables: &[u8], events: &mut Vec<Event>) {
+pub(super) fn report(process: u32, tables: &[u8], alike: &Alike, events: &mut Vec<Event>) {
     let complain = |key: &str, untracked, value: String| {
         (untracked > 0).then(|| Event::Setting(Setting { process, key: key.into(), value }))
     };
     if let Some(view) = BlocksView::parse(tables) {
-        let blocks: Vec<u64> = view.ids().map(|id| id.0).collect();
-        events.extend(LiveBlocks::in_parts(process, blocks).into_iter().map(Event::LiveBlocks));
+        events.extend(LiveBlocks::in_parts(process, alike.in_use(view)).into_iter().map(Event::LiveBlocks));
         let text =
             format!("the table of live blocks is full: {} sampled blocks count as freed", view.untracked);
         events.extend(complain(heap::UNTRACKED, view.untracked, text));

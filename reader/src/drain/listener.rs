@@ -6,6 +6,11 @@ use selfwind_profile::profile_file::{Event, SampleRef};
 
 /// Receives the events of a recording in timestamp order.
 pub(crate) trait Listener {
+    /// When what is received begins to count (CLOCK_MONOTONIC, ns): earlier samples will be dropped.
+    fn begins_ns(&self) -> u64 {
+        0
+    }
+
     /// Receives an event.
     fn event(&mut self, event: Event) -> io::Result<()>;
 

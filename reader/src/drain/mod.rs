@@ -2,11 +2,11 @@
 //!
 //! What must never happen here: a record is lost without being counted, or a value from shared memory is trusted.
 
+mod alike_allocations;
 mod chains;
 pub(crate) mod collector;
 mod comparison;
 mod copies;
-mod equal_allocations;
 pub(crate) mod follow;
 mod in_use;
 pub(crate) mod listener;
@@ -15,6 +15,7 @@ mod namespaces;
 mod pool_size;
 mod process;
 mod record_decoder;
+mod recurring_stacks;
 mod regions;
 mod sequences;
 mod stitch;

@@ -7,13 +7,15 @@ use std::time::{Duration, Instant};
 use selfwind_profile::profile_file::{Counters, CountersAt, Event, ProcessEnd, ProcessFate, Sample};
 use shm_format::{ChunkInfo, CountersSnapshot, DurableRecord, Identity, Pass, RecordRef, Scale};
 
+use crate::drain::alike_allocations::Alike;
 use crate::drain::chains::Chains;
 use crate::drain::copies::Copies;
 use crate::drain::in_use;
 use crate::drain::merge::Merge;
 use crate::drain::namespaces::Located;
 use crate::drain::pool_size::{PoolSizer, Shortfall};
-use crate::drain::record_decoder::{DrainCounts, PassState, RecordDecoder};
+use crate::drain::record_decoder::{Allocation, DrainCounts, PassState, RecordDecoder};
+use crate::drain::recurring_stacks::RecurringStacks;
 use crate::drain::sequences::Sequences;
 use crate::drain::stitch::Stitcher;
 use crate::drain::unwinder::Unwinder;
@@ -47,6 +49,8 @@ pub(crate) struct DrainContext<'a> {
     pub(crate) samples: &'a mut Vec<Sample>,
     /// Unwinds copies of stacks.
     pub(crate) unwinder: &'a mut Unwinder,
+    /// When the recording began (CLOCK_MONOTONIC, ns).
+    pub(crate) begins_ns: u64,
     /// This is the last pass, even if the process is still running.
     pub(crate) last: bool,
     /// Copy records and leave them in the pool.
@@ -65,6 +69,10 @@ pub(crate) struct Process {
     preexisting: bool,
     translator: Translator,
     chains: Chains,
+    stacks: RecurringStacks,
+    alike: Alike,
+    /// Allocations with stacks that are not known yet; empty between passes.
+    deferred: Vec<Allocation>,
     stitcher: Stitcher,
     copies: Copies,
     drained: DrainCounts,
@@ -107,6 +115,9 @@ impl Process {
             preexisting,
             translator: Translator::new(id, identity, previous),
             chains: Chains::default(),
+            stacks: RecurringStacks::default(),
+            alike: Alike::default(),
+            deferred: Vec::new(),
             stitcher: Stitcher::default(),
             copies: Copies::default(),
             drained: DrainCounts::default(),
@@ -264,8 +275,9 @@ impl Process {
         // Most short processes have no samples, so their pool is not read.
         if self.known_counters().fired.count > 0 {
             self.drain_pool(pass, &scale, context, events);
-            if self.translator.take_missing() {
+            if self.translator.take_missing() || !self.deferred.is_empty() {
                 self.drain_durable(&scale, context, events);
+                self.decode(&scale, context, events, |_, _, _, decoder| decoder.decode_deferred());
             }
         }
         self.stitcher.end_pass(over, context.samples);
@@ -310,7 +322,7 @@ impl Process {
     ) -> ProcessEnd {
         let counters = self.counters(scale);
         if let Some(tables) = self.attached.live_tables() {
-            in_use::report(self.id, &tables, events);
+            in_use::report(self.id, &tables, &self.alike, events);
         }
         ProcessEnd { process: self.id, ns: clock.now_ns(), fate, counters }
     }
@@ -337,7 +349,7 @@ impl Process {
     fn drain_durable(&mut self, scale: &Scale, context: &mut DrainContext<'_>, events: &mut Vec<Event>) {
         let mut ended = Vec::new();
         let (translator, stitcher) = (&mut self.translator, &mut self.stitcher);
-        let (copies, first) = (&mut self.copies, events.len());
+        let (copies, stacks, first) = (&mut self.copies, &mut self.stacks, events.len());
         stitcher.forget_ended(context.samples);
         let stats = self.attached.durable(&mut |record| {
             match &record {
@@ -346,6 +358,7 @@ impl Process {
                     stitcher.thread_ended(thread.seq);
                 }
                 DurableRecord::KernelRing(ring) => stitcher.ring(ring),
+                DurableRecord::RecurringStack(stack) => stacks.add(stack),
                 DurableRecord::Setting(setting) if setting.key == UNWIND => copies.set_mode(setting.value),
                 _ => {}
             }
@@ -374,23 +387,14 @@ impl Process {
         if context.scratch.len() < chunk_size {
             context.scratch.resize(chunk_size, 0);
         }
-        let mut decoder = RecordDecoder {
-            scale,
-            translator: &mut self.translator,
-            stitcher: &mut self.stitcher,
-            chains: &mut self.chains,
-            threads: &mut self.threads,
-            counts: &mut self.drained,
-            copies: &mut self.copies,
-            merge: context.merge,
-            state: PassState::default(),
-        };
-        let mut sink = |chunk: ChunkInfo, record: RecordRef<'_>| decoder.decode(&chunk, &record);
-        let stats = match pass {
-            Pass::Look => self.attached.drain(pass, context.scratch, &mut sink),
-            _ => self.attached.drain_holding(pass, context.scratch, &mut self.positions, &mut sink),
-        };
-        decoder.end(self.id, context.unwinder, events);
+        self.alike.begin_pass();
+        let stats = self.decode(scale, context, events, |attached, positions, scratch, decoder| {
+            let mut sink = |chunk: ChunkInfo, record: RecordRef<'_>| decoder.decode(&chunk, &record);
+            match pass {
+                Pass::Look => attached.drain(pass, scratch, &mut sink),
+                _ => attached.drain_holding(pass, scratch, positions, &mut sink),
+            }
+        });
         if pass == Pass::Final {
             self.pool_sizer.after_last_pass(&self.attached);
         } else if pass == Pass::Live {
@@ -404,6 +408,35 @@ impl Process {
         drained.void += stats.void;
         drained.torn += stats.torn;
         drained.violations += stats.violations;
+    }
+
+    /// Decodes the records that `feed` passes to the decoder. It also gets the region, how far each chunk was read, and the
+    /// buffer for one chunk.
+    fn decode<R>(
+        &mut self,
+        scale: &Scale,
+        context: &mut DrainContext<'_>,
+        events: &mut Vec<Event>,
+        feed: impl FnOnce(&mut Attached, &mut Vec<u64>, &mut [u8], &mut RecordDecoder<'_>) -> R,
+    ) -> R {
+        let mut decoder = RecordDecoder {
+            scale,
+            translator: &mut self.translator,
+            stitcher: &mut self.stitcher,
+            chains: &mut self.chains,
+            stacks: &self.stacks,
+            alike: &mut self.alike,
+            deferred: &mut self.deferred,
+            begins_ns: context.begins_ns,
+            threads: &mut self.threads,
+            counts: &mut self.drained,
+            copies: &mut self.copies,
+            merge: context.merge,
+            state: PassState::default(),
+        };
+        let fed = feed(&mut self.attached, &mut self.positions, context.scratch, &mut decoder);
+        decoder.end(self.id, context.unwinder, events);
+        fed
     }
 
     /// The region's counters; of a truncated region, the last ones read.

@@ -10,14 +10,15 @@ use selfwind_profile::locks::LOCK;
 use selfwind_profile::profile_file::{Event, Sample};
 use selfwind_profile::tracepoint::TRACEPOINT;
 use shm_format::{
-    ChunkInfo, KernelAnswer, LockNonce, RecordKind, RecordRef, Scale, StackHead, TracepointRecord,
+    ChunkInfo, KernelAnswer, LockNonce, RecordKind, RecordRef, Repeat, Scale, StackHead, TracepointRecord,
     Undecodable,
 };
 
+use crate::drain::alike_allocations::Alike;
 use crate::drain::chains::{Chains, DecodedStack};
 use crate::drain::copies::{Copies, UnwoundCopy};
-use crate::drain::equal_allocations::EqualAllocations;
-use crate::drain::merge::{Merge, Queued};
+use crate::drain::merge::Merge;
+use crate::drain::recurring_stacks::RecurringStacks;
 use crate::drain::sequences::Sequences;
 use crate::drain::stitch::{Stitcher, Writer, Written};
 use crate::drain::unwinder::Unwinder;
@@ -45,6 +46,14 @@ pub(super) struct DrainCounts {
 }
 
 impl DrainCounts {
+    /// Counts a sample of an event that threads count in batches.
+    #[inline]
+    fn count_event(&mut self) {
+        self.samples += 1;
+        self.weight += 1;
+        self.counted_late += 1;
+    }
+
     /// Counts a record that could not be decoded.
     fn count_error(&mut self, why: Undecodable) {
         match why {
@@ -54,12 +63,25 @@ impl DrainCounts {
     }
 }
 
+/// An allocation with a stack of the log.
+pub(super) struct Allocation {
+    chunk: ChunkInfo,
+    ticks: u64,
+    repeat: Repeat,
+}
+
 /// Decodes the records of one pass.
 pub(super) struct RecordDecoder<'a> {
     pub(super) scale: &'a Scale,
     pub(super) translator: &'a mut Translator,
     pub(super) stitcher: &'a mut Stitcher,
     pub(super) chains: &'a mut Chains,
+    pub(super) stacks: &'a RecurringStacks,
+    pub(super) alike: &'a mut Alike,
+    /// Allocations with stacks that are not known yet.
+    pub(super) deferred: &'a mut Vec<Allocation>,
+    /// When the recording began (CLOCK_MONOTONIC, ns); earlier samples will be dropped.
+    pub(super) begins_ns: u64,
     pub(super) copies: &'a mut Copies,
     /// Sequence numbers seen, by thread number.
     pub(super) threads: &'a mut BTreeMap<u32, Sequences>,
@@ -77,7 +99,6 @@ pub(super) struct PassState {
     has_run: bool,
     /// The record whose stack was pushed to the merge last, unless it is standalone.
     last_merged: Option<RecordId>,
-    equal: EqualAllocations,
 }
 
 /// Identifies a record: its chunk, and its sequence number in its thread.
@@ -96,17 +117,11 @@ impl RecordId {
 
 impl PassState {
     /// Pushes a sample to the merge, passing only the frames that the merge does not have already.
-    fn merge(
-        &mut self,
-        merge: &mut Merge,
-        sample: Sample,
-        stack: &DecodedStack<'_>,
-        record: RecordId,
-    ) -> Queued {
+    fn merge(&mut self, merge: &mut Merge, sample: Sample, stack: &DecodedStack<'_>, record: RecordId) {
         let follows =
             stack.base.is_some_and(|sequence| self.last_merged == Some(RecordId { sequence, ..record }));
         self.last_merged = (!stack.is_standalone).then_some(record);
-        merge.push(sample, stack.frames, if follows { stack.shared } else { 0 })
+        merge.push(sample, stack.frames, if follows { stack.shared } else { 0 });
     }
 }
 
@@ -118,8 +133,11 @@ impl RecordDecoder<'_> {
             self.note_sequence(chunk.thread_seq, record.sequence);
         }
         let written = match record.kind {
-            RecordKind::Repeat if new && self.is_equal(chunk, record) => Written::Other,
-            RecordKind::Stack | RecordKind::Repeat => self.stack(chunk, record),
+            RecordKind::Stack => self.stack(chunk, record),
+            RecordKind::Repeat if new => {
+                self.repeat(chunk, record);
+                Written::Other
+            }
             RecordKind::Tracepoint => {
                 self.tracepoint(chunk, record);
                 Written::Other
@@ -175,25 +193,65 @@ impl RecordDecoder<'_> {
         }
     }
 
-    /// Counts an allocation that equals an earlier one of this pass; false if there is none.
+    /// Decodes an allocation whose stack is in the log. One whose stack was appended after the log was read is deferred.
     #[inline]
-    fn is_equal(&mut self, chunk: &ChunkInfo, record: &RecordRef<'_>) -> bool {
-        let equal = self.state.equal.find(chunk, record);
-        if let Some(queued) = equal {
-            self.merge.count_again(queued);
-            self.counts.samples += 1;
-            self.counts.weight += 1;
-            self.counts.counted_late += 1;
+    fn repeat(&mut self, chunk: &ChunkInfo, record: &RecordRef<'_>) {
+        let Some(repeat) = Repeat::parse(record.payload) else {
+            return self.counts.count_error(Undecodable::Malformed);
+        };
+        let alike = match repeat {
+            Repeat::Alike(alike) => self.alike.count(alike),
+            Repeat::Single { .. } => None,
+        };
+        match alike {
+            Some(queued) => {
+                self.merge.count_again(queued);
+                self.counts.count_event();
+            }
+            None => {
+                let allocation = Allocation { chunk: *chunk, ticks: record.ticks, repeat };
+                if !self.allocation(&allocation) {
+                    self.deferred.push(allocation);
+                }
+            }
         }
-        equal.is_some()
+    }
+
+    /// Queues a sample of an allocation; false if its stack is not known.
+    pub(super) fn allocation(&mut self, allocation: &Allocation) -> bool {
+        let Allocation { chunk: ChunkInfo { tid, thread_seq, .. }, ticks, repeat } = *allocation;
+        let Some(frames) = self.stacks.get(repeat.stack()) else { return false };
+        self.counts.count_event();
+        if !std::mem::replace(&mut self.state.has_run, true) {
+            self.translator.ran(tid, thread_seq);
+        }
+        let ns = self.scale.monotonic_ns(ticks);
+        self.state.last_merged = None;
+        let (merge, translator) = (&mut *self.merge, &*self.translator);
+        let mut push = |nonce| {
+            let head = StackHead { weight: 1, end: 0, source: Repeat::SOURCE, nonce };
+            merge.push(translator.sample(tid, thread_seq, ns, head), frames, 0)
+        };
+        match repeat {
+            Repeat::Alike(alike) => self.alike.add(alike, thread_seq, ns < self.begins_ns, push),
+            Repeat::Single { nonce, .. } => drop(push(nonce)),
+        }
+        true
+    }
+
+    /// Decodes the deferred allocations, after the log was read again.
+    pub(super) fn decode_deferred(&mut self) {
+        for allocation in std::mem::take(self.deferred) {
+            self.state.has_run = false;
+            if !self.allocation(&allocation) {
+                self.counts.count_error(Undecodable::Unlinked);
+            }
+        }
     }
 
     /// Decodes a stack. It is a sample at once unless it has to be joined with kernel records.
     fn stack(&mut self, chunk: &ChunkInfo, record: &RecordRef<'_>) -> Written {
-        let decoded = match record.kind {
-            RecordKind::Repeat => self.chains.repeat(chunk, record),
-            _ => self.chains.decode(chunk, record, record.payload),
-        };
+        let decoded = self.chains.decode(chunk, record, record.payload);
         if record.again {
             return Written::Other;
         }
@@ -218,10 +276,7 @@ impl RecordDecoder<'_> {
         }
         let needs_kernel_part = sample.source == PERF && sample.nonce != 0;
         if !needs_kernel_part && !self.copies.are_compared() {
-            let queued = self.state.merge(self.merge, sample, &stack, RecordId::of(chunk, record));
-            if record.kind == RecordKind::Repeat {
-                self.state.equal.keep(chunk, record, queued);
-            }
+            self.state.merge(self.merge, sample, &stack, RecordId::of(chunk, record));
             return Written::Other;
         }
         let sample = Sample { frames: stack.frames.iter().rev().copied().collect(), ..sample };
@@ -263,7 +318,7 @@ impl RecordDecoder<'_> {
         let fields = Some(Box::new(self.translator.fields(&event)));
         let sample = self.translator.sample(chunk.tid, chunk.thread_seq, ns, stack.head);
         let sample = Sample { fields, ..sample };
-        let _ = self.state.merge(self.merge, sample, &stack, RecordId::of(chunk, record));
+        self.state.merge(self.merge, sample, &stack, RecordId::of(chunk, record));
     }
 
     /// Decodes a piece of a thread's kernel ring.
@@ -290,7 +345,7 @@ mod tests {
             let stack =
                 DecodedStack { head: NO_STACK, frames, shared: base.map_or(0, |_| 2), base, is_standalone };
             let sample = Sample { ns: 1, ..Sample::default() };
-            let _ = state.merge(&mut merge, sample, &stack, RecordId { chunk, generation: 4, sequence });
+            state.merge(&mut merge, sample, &stack, RecordId { chunk, generation: 4, sequence });
             expected.push((frames.to_vec(), if is_shared { 2 } else { 0 }));
         };
         merged(1, 5, None, false, &[1, 2, 3], false);

@@ -25,6 +25,11 @@ impl Delay {
         Self { until_ns, clocks_until_ns: until_ns, ..Self::default() }
     }
 
+    /// Samples taken before this time (CLOCK_MONOTONIC, ns) are dropped.
+    pub(super) fn until_ns(&self) -> u64 {
+        self.until_ns
+    }
+
     /// Drops the samples of clocks before this time as well.
     pub(crate) fn clocks_until(self, until_ns: u64) -> Self {
         Self { clocks_until_ns: until_ns.max(self.until_ns), ..self }

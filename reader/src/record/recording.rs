@@ -147,6 +147,10 @@ pub(crate) struct Recording {
 }
 
 impl Listener for Recording {
+    fn begins_ns(&self) -> u64 {
+        self.delay.until_ns()
+    }
+
     fn event(&mut self, event: Event) -> io::Result<()> {
         let Some(mut event) = self.delay.filter(event) else { return Ok(()) };
         self.identify(&mut event);

@@ -207,7 +207,7 @@ impl Feed {
                 self.label(sample, &part.stack, &mut steps);
                 self.window.add(part.ns / SECOND_NS, &steps, part.event, part.weight);
                 if let Some(block) = events.block(sample) {
-                    self.window.hold(block, &steps, part.event, part.weight);
+                    self.window.hold(block, &steps, part.event, part.weight / sample.events().max(1));
                 }
             }
         }

@@ -6,6 +6,7 @@ use std::collections::{HashMap, VecDeque};
 
 use selfwind_profile::call_tree::{Stacks, Step};
 use selfwind_profile::events::Events;
+use shm_format::BlockId;
 
 /// Maximum number of distinct stacks; beyond it the window is reset.
 const STACKS_KEPT: usize = 1 << 18;
@@ -30,15 +31,11 @@ pub(super) type Block = (u32, u64);
 /// How much of it is in use.
 #[derive(Clone, Copy)]
 pub(super) enum Left {
-    /// So many blocks with this name: allocations of one stack and size may share it.
+    /// So many blocks with this id: allocations of one stack and size may share it.
     Blocks(u64),
     /// So much of a mapping.
     Bytes(u64),
 }
-
-/// A block's name may be that of later blocks, as long as its thread has made at most this many allocations since: about
-/// three times what fits into a chunk.
-const SHARED_FOR: u64 = 4096;
 
 /// A block in use: its stack, and its weights by event.
 #[derive(Clone)]
@@ -64,8 +61,6 @@ pub(super) struct Window {
     slices: VecDeque<(u64, Weights)>,
     /// Blocks in use, including those freed since the last check.
     blocks: HashMap<Block, LiveBlock>,
-    /// The latest number of any of them, by process and thread.
-    latest: HashMap<(u32, u64), u32>,
     /// Length of the window in seconds; 0 for everything.
     seconds: u64,
 }
@@ -126,19 +121,16 @@ impl Window {
         }
     }
 
-    /// Adds a block allocated by this stack, with its weight for an event.
+    /// Adds a block allocated by this stack, with its weight for an event. Later blocks may have the same id.
     pub(super) fn hold(&mut self, block: Block, stack: &[Step], event: u8, weight: u64) {
         let stack = self.number(stack);
-        let latest = self.latest.entry(thread_of(block)).or_default();
-        *latest = (*latest).max(block.1 as u32);
         let new = || LiveBlock { stack, count: 1, weights: Vec::new() };
         self.blocks.entry(block).or_insert_with(new).weights.push((event, weight));
     }
 
     /// Keeps the blocks still in use, as decided by `left`.
     pub(super) fn keep(&mut self, left: impl Fn(&Block) -> Option<Left>) {
-        let Self { blocks, latest, .. } = self;
-        blocks.retain(|block, held| match (left(block), &mut held.weights[..]) {
+        self.blocks.retain(|block, held| match (left(block), &mut held.weights[..]) {
             (Some(Left::Blocks(blocks)), _) => {
                 held.count = blocks;
                 true
@@ -150,8 +142,7 @@ impl Window {
             (Some(Left::Bytes(_)), _) => true,
             (None, _) => {
                 held.count = 0;
-                let latest = latest.get(&thread_of(*block)).copied().unwrap_or(0);
-                u64::from(latest.saturating_sub(block.1 as u32)) < SHARED_FOR
+                BlockId(block.1).is_shared()
             }
         });
     }
@@ -182,11 +173,6 @@ impl Window {
             each(&self.stacks[number as usize], weight);
         }
     }
-}
-
-/// What numbers a block or mapping: its process and thread, and which of the two it is.
-fn thread_of((process, id): Block) -> (u32, u64) {
-    (process, id >> 31)
 }
 
 /// The stacks of an event that contain certain labels, from the last of those on.
@@ -224,6 +210,7 @@ impl Stacks for Zoomed<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use shm_format::AllocationNonce;
 
     fn weight(window: &Window, event: u8) -> u64 {
         let mut sum = 0;
@@ -274,22 +261,23 @@ mod tests {
         window.keep(|block| (block.1 != 2).then_some(Left::Blocks(1)));
         assert_eq!([2, 3].map(|event| weight(&window, event)), [2, 400]);
         window.keep(|block| Some(if block.1 == 3 { Left::Bytes(50) } else { Left::Blocks(1) }));
-        assert_eq!([2, 3].map(|event| weight(&window, event)), [3, 350]);
+        assert_eq!([2, 3].map(|event| weight(&window, event)), [2, 150]);
     }
 
-    /// A block was freed before others that have its name were allocated.
+    /// A block was freed before others that have its id were allocated.
     #[test]
-    fn blocks_with_one_name_count_each() {
+    fn blocks_with_one_id_count_each() {
         let mut window = Window::new(10);
         let steps = [Step::certain(window.label(name("a")))];
-        window.hold((1, 7), &steps, 0, 1);
-        window.hold((1, 7), &steps, 1, 100);
+        let shared = (1, AllocationNonce::shared(100, 7).id(3).0);
+        window.hold(shared, &steps, 0, 1);
+        window.hold(shared, &steps, 1, 100);
         window.keep(|_| None);
         assert_eq!([2, 3].map(|event| weight(&window, event)), [0, 0]);
         window.keep(|_| Some(Left::Blocks(3)));
         assert_eq!([2, 3].map(|event| weight(&window, event)), [3, 300]);
-        window.hold((1, 7 + SHARED_FOR), &steps, 0, 1);
+        window.hold((1, 7), &steps, 0, 1);
         window.keep(|_| None);
-        assert_eq!(window.blocks.len(), 1, "a name that is not given any more stays");
+        assert_eq!(window.blocks.len(), 1, "an id that is not given any more stays");
     }
 }

@@ -2,9 +2,10 @@
 
 use std::collections::{BTreeMap, HashMap};
 
+use shm_format::record::{FrameWords, RecurringStack};
 use shm_format::{
-    DrainStats, EncodedStack, Loss, MAX_DEPTH, Pass, RecordKind, Region, RegionReader, Repeat, StackChain,
-    StackDecoder, StackHead, StackPosition, ThreadCursor, Undecodable,
+    AlikeAllocations, DrainStats, DurableRecord, EncodedStack, Loss, MAX_DEPTH, Pass, RecordKind, Region,
+    RegionReader, Repeat, StackChain, StackDecoder, StackHead, ThreadCursor, Undecodable,
 };
 
 use super::{Random, tick};
@@ -39,8 +40,8 @@ pub struct Writer {
     /// Whether the chain is told how many frames two walks share.
     tells: bool,
     written: Vec<(u64, Written)>,
-    /// Stacks that may be repeated.
-    positions: Vec<(StackPosition, Vec<u64>)>,
+    /// Stacks in the log, by their numbers.
+    recurring: Vec<(u32, Vec<u64>)>,
 }
 
 /// Length of the common suffix of two stacks, leaf first.
@@ -53,28 +54,29 @@ impl Writer {
         let cursor = ThreadCursor::new();
         cursor.begin(tid, tid);
         let tells = tid.is_multiple_of(2);
-        let (frames, written, positions) = (Vec::new(), Vec::new(), Vec::new());
-        Self { tid, cursor, chain: StackChain::new(), frames, tells, written, positions }
+        let (frames, written, recurring) = (Vec::new(), Vec::new(), Vec::new());
+        Self { tid, cursor, chain: StackChain::new(), frames, tells, written, recurring }
     }
 
     pub fn write(&mut self, region: &Region, head: StackHead, frames: &[u64]) -> Result<(), Loss> {
         let sequence = self.cursor.sequence();
         self.chain.write(&self.cursor, region, head, frames, tick).map(drop)?;
         self.written.push((sequence, (head, frames.to_vec())));
-        self.positions.push((self.chain.written(), frames.to_vec()));
         Ok(())
     }
 
-    /// Writes that one of the last stacks has come again, if that can be said.
+    /// Writes that one of the stacks in the log has come again, after appending the current one to it, if there is room.
     fn repeat(&mut self, region: &Region, random: &mut Random) {
-        let back = 1 + random.below(40) as usize;
-        let Some((position, frames)) =
-            self.positions.len().checked_sub(back).map(|at| self.positions[at].clone())
-        else {
-            return;
-        };
+        let number = self.tid << 16 | (self.recurring.len() as u32 + 1);
+        let stack = RecurringStack { id: number, frames: FrameWords::new(&self.frames) };
+        let appends = self.recurring.len() < 8 && random.below(2) == 0;
+        if appends && region.append(&DurableRecord::RecurringStack(stack)).is_ok() {
+            self.recurring.push((number, self.frames.clone()));
+        }
+        let Some(at) = (random.next() as usize).checked_rem(self.recurring.len()) else { return };
+        let (stack, frames) = self.recurring[at].clone();
         let (sequence, nonce) = (self.cursor.sequence(), random.next());
-        if let Ok(Some(_)) = self.cursor.repeat(region, position, Repeat::SOURCE, nonce, tick) {
+        if self.cursor.repeat(region, Repeat::Single { stack, nonce }, tick).is_ok() {
             let head = StackHead { weight: 1, end: 0, source: Repeat::SOURCE, nonce };
             self.written.push((sequence, (head, frames)));
         }
@@ -132,8 +134,10 @@ impl Writer {
 #[derive(Default)]
 pub struct Decoders {
     chunks: HashMap<u32, (u64, StackDecoder, Vec<u64>)>,
-    /// The stacks of each chunk, of the generation that comes first, from the root and by their sequence.
-    by_sequence: HashMap<u32, (u64, HashMap<u64, Vec<u64>>)>,
+    /// The stacks in the log, leaf first, by their numbers.
+    recurring: HashMap<u32, Vec<u64>>,
+    /// Allocations that are not told apart.
+    pub alike: Vec<AlikeAllocations>,
     by_nonce: bool,
     pub unlinked: u64,
     pub malformed: u64,
@@ -146,30 +150,28 @@ impl Decoders {
         Self { by_nonce: true, ..Self::default() }
     }
 
+    /// Takes in a stack of the log.
+    pub fn learn(&mut self, record: &DurableRecord<'_>) {
+        if let DurableRecord::RecurringStack(stack) = record {
+            self.recurring.insert(stack.id, stack.frames.iter().collect());
+        }
+    }
+
     pub fn drain(&mut self, reader: &mut RegionReader, pass: Pass, seen: &mut Stacks) {
         let mut scratch = vec![0; 32 * 1024];
-        let (chunks, by_sequence, by_nonce) = (&mut self.chunks, &mut self.by_sequence, self.by_nonce);
+        let (chunks, alike, by_nonce) = (&mut self.chunks, &mut self.alike, self.by_nonce);
+        let mut repeats = Vec::new();
         let (unlinked, malformed) = (&mut self.unlinked, &mut self.malformed);
         let stats = reader.drain(pass, &mut scratch, &mut |chunk, record| {
-            let by_sequence = by_sequence.entry(chunk.index).or_default();
-            if by_sequence.0 != chunk.generation {
-                *by_sequence = (chunk.generation, HashMap::new());
-            }
             if record.kind == RecordKind::Repeat {
-                let Some(Repeat { distance, source, nonce }) = Repeat::parse(record.payload) else {
-                    *malformed += 1;
-                    return;
-                };
-                let Some(frames) = by_sequence.1.get(&(record.sequence - distance)) else {
-                    *unlinked += u64::from(!record.again);
-                    return;
-                };
-                let head = StackHead { weight: 1, end: 0, source, nonce };
-                let key = if by_nonce { nonce } else { record.sequence };
-                if !record.again {
-                    let frames = frames.iter().rev().copied().collect();
-                    let before = seen.insert((chunk.tid, key), (head, frames));
-                    assert!(before.is_none(), "record {key} of {} came twice", chunk.tid);
+                match Repeat::parse(record.payload) {
+                    Some(Repeat::Single { stack, nonce }) if !record.again => {
+                        let key = if by_nonce { nonce } else { record.sequence };
+                        repeats.push(((chunk.tid, key), stack, nonce));
+                    }
+                    Some(Repeat::Alike(which)) if !record.again => alike.push(which),
+                    Some(_) => {}
+                    None => *malformed += 1,
                 }
                 return;
             }
@@ -192,9 +194,6 @@ impl Decoders {
             } else {
                 entry.1.decode(&stack, record.sequence, frames)
             };
-            if result.is_ok() {
-                by_sequence.1.insert(record.sequence, frames[..stack.depth()].to_vec());
-            }
             match result {
                 Ok(()) if record.again => {}
                 Ok(()) => {
@@ -207,6 +206,17 @@ impl Decoders {
                 Err(Undecodable::Malformed) => *malformed += u64::from(!record.again),
             }
         });
+        // The log has the stacks of all records that were drained.
+        reader.durable(&mut |record| self.learn(&record));
+        for (key, stack, nonce) in repeats {
+            let Some(frames) = self.recurring.get(&stack) else {
+                self.unlinked += 1;
+                continue;
+            };
+            let head = StackHead { weight: 1, end: 0, source: Repeat::SOURCE, nonce };
+            let before = seen.insert(key, (head, frames.clone()));
+            assert!(before.is_none(), "record {key:?} came twice");
+        }
         self.stats.torn += stats.torn;
         self.stats.void += stats.void;
         self.stats.violations += stats.violations;

@@ -1,6 +1,6 @@
 //! What a thread needs from its first sample on: its stack cache and its previous record.
 //!
-//! Some 180 KiB of address space, of which a thread touches what its stacks need. Most threads of most programs sleep,
+//! Some 170 KiB of address space, of which a thread touches what its stacks need. Most threads of most programs sleep,
 //! so workspaces are lent: the handler takes one for a thread's first sample, and returns it with the slot. They are
 //! mapped a few at a time, never unmapped, and not locked even if the program locks all of its memory.
 
@@ -39,7 +39,8 @@ pub(super) struct Workspace {
     /// The remaining fields: most programs never touch them.
     pub(super) scratch: UnsafeCell<Scratch>,
     pub(super) copy_buffer: UnsafeCell<CopyBuffer>,
-    pub(super) recent_stacks: UnsafeCell<RecentStacks>,
+    /// Null until the thread records an allocation.
+    pub(super) recent_stacks: UnsafeCell<*mut RecentStacks>,
 }
 
 /// The parts of a workspace that a walk needs, borrowed exclusively.
@@ -70,9 +71,38 @@ pub(super) fn take() -> Option<&'static Workspace> {
         (*workspace.stack_cache.get()).forget();
         (*workspace.chain.get()).reset();
         (*workspace.scratch.get()).reset();
-        (*workspace.recent_stacks.get()).forget();
+        workspace.forget_recent_stacks();
     }
     Some(workspace)
+}
+
+impl Workspace {
+    /// Forgets all known stacks.
+    ///
+    /// # Safety
+    /// The caller must own the workspace.
+    pub(super) unsafe fn forget_recent_stacks(&self) {
+        // SAFETY: the caller owns it; what it points to is never unmapped.
+        if let Some(recent) = unsafe { (*self.recent_stacks.get()).as_mut() } {
+            recent.forget();
+        }
+    }
+
+    /// The thread's known stacks, mapped when first needed; null if there is no memory, or system calls are filtered.
+    ///
+    /// # Safety
+    /// The caller must own the workspace.
+    pub(super) unsafe fn recent_stacks(&self) -> *mut RecentStacks {
+        // SAFETY: the caller owns it.
+        let recent = unsafe { &mut *self.recent_stacks.get() };
+        if recent.is_null()
+            && let Some(_active) = Active::enter()
+            && let Some(mapped) = sys::map_unlocked(size_of::<RecentStacks>())
+        {
+            *recent = mapped.cast();
+        }
+        *recent
+    }
 }
 
 fn take_free() -> Option<*const Workspace> {
