@@ -4,11 +4,12 @@
 //!
 //! Nothing is read for a process whose samples all lie in modules, and only functions that were sampled are kept.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use std::{fs, mem};
 
+use foldhash::fast::FixedState;
 use selfwind_profile::profile_file::{Event, GeneratedCode, ProcessInfo, SampleRef, SessionInfo};
 use selfwind_profile::symbolize::{NameFile, perf_map_path};
 use unwind::Frame;
@@ -19,8 +20,6 @@ use crate::record::second_mappings;
 
 /// Maximum number of addresses remembered for a process.
 const ADDRESSES_MAX: usize = 1 << 20;
-/// Entries of the cache of recent addresses, as a power of two.
-const RECENT_BITS: u32 = 9;
 /// How often a process's mappings are searched for a dump.
 const SEARCH_EVERY: Duration = Duration::from_secs(1);
 /// Maximum number of these searches.
@@ -42,9 +41,7 @@ struct ProcessCode {
     /// Address ranges of all modules it ever had (end exclusive).
     modules: BTreeMap<u64, u64>,
     /// Sampled addresses.
-    sampled: BTreeSet<u64>,
-    /// A direct-mapped cache of recent ones: most addresses are sampled again soon.
-    recent: Vec<u64>,
+    sampled: HashSet<u64, FixedState>,
     /// Its perf map and its jitdump, once found.
     map: Option<NameFile>,
     dump: Option<(PathBuf, NameFile)>,
@@ -96,24 +93,11 @@ impl GeneratedCodeKeeper {
     }
 }
 
-/// True if `address` is in the cache `recent`; adds it if not.
-fn is_recent(recent: &mut [u64], address: u64) -> bool {
-    let index = address.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (u64::BITS - RECENT_BITS);
-    recent.get_mut(index as usize).is_some_and(|known| mem::replace(known, address) == address)
-}
-
 impl ProcessCode {
     /// Notes the frames of a sample.
     fn note_frames(&mut self, frames: &[u64]) {
-        if self.recent.is_empty() {
-            // Not a valid address, so it marks an empty entry.
-            self.recent.resize(1 << RECENT_BITS, u64::MAX);
-        }
-        for &word in frames {
-            let address = Frame::from_bits(word).lookup_address();
-            if !is_recent(&mut self.recent, address) && self.sampled.len() < ADDRESSES_MAX {
-                self.sampled.insert(address);
-            }
+        if self.sampled.len() < ADDRESSES_MAX {
+            self.sampled.extend(frames.iter().map(|word| Frame::from_bits(*word).lookup_address()));
         }
     }
 
@@ -222,7 +206,7 @@ mod tests {
     fn every_address_that_was_hit_is_noted() {
         let mut code = ProcessCode::default();
         let mut state = 1u64;
-        let mut expected = BTreeSet::new();
+        let mut expected = HashSet::default();
         for _ in 0..20_000 {
             let mut word = || {
                 state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
@@ -234,6 +218,6 @@ mod tests {
             code.note_frames(&frames);
         }
         assert_eq!(code.sampled, expected);
-        assert!(expected.len() > 10 << RECENT_BITS);
+        assert!(expected.len() > 5_000);
     }
 }
