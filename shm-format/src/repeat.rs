@@ -72,7 +72,7 @@ impl Repeat {
     /// The source of the recorded samples: allocations.
     pub const SOURCE: u8 = 4;
     /// Maximum depth of a stack in the durable log.
-    pub const DEPTH: usize = 64;
+    pub const DEPTH: usize = 128;
 
     /// Parses a payload; `None` if no writer produces it.
     #[must_use]

@@ -103,6 +103,31 @@ fn equal_allocations_share_a_sample() {
     assert!(bytes < allocations, "{bytes} bytes for {allocations} allocations");
 }
 
+/// More stacks than are remembered, more sizes than are told apart: each path has its own allocations.
+#[test]
+fn every_path_has_its_allocations() {
+    let program = Target::c("heap_many_paths").build();
+    for (depth, rounds, changes) in [(11u32, 40, "0"), (11, 100, "1"), (15, 6, "0")] {
+        let recording =
+            recorder("alloc:all").record(&program, &[&depth.to_string(), &rounds.to_string(), changes]);
+        assert_all_there(&recording.file);
+        let paths = 1 << depth;
+        for (value, each) in [("alloc_objects", rounds + 1), ("inuse_objects", 1), ("inuse_space", 48)] {
+            let profile = folded(&recording.file, value);
+            let is_path =
+                |stack: &[String]| stack.last().is_some_and(|leaf| leaf == "left" || leaf == "right");
+            let weights =
+                profile.stacks.iter().filter(|(stack, _)| is_path(stack)).map(|(_, weight)| *weight);
+            let weights: Vec<u64> = weights.collect();
+            let wrong = weights.iter().filter(|weight| **weight != each).count();
+            assert_eq!((weights.len(), wrong), (paths, 0), "{value} at depth {depth}");
+        }
+        let bytes: u64 = recording.outcome.stdout.trim().parse().expect("bytes");
+        let space = folded(&recording.file, "alloc_space");
+        assert_eq!(space.inclusive("left"), bytes + 48 * paths as u64, "depth {depth}");
+    }
+}
+
 /// A program killed by the OOM killer cannot report anything; its table of live blocks can.
 #[test]
 fn a_program_killed_for_lack_of_memory_leaves_its_live_blocks() {

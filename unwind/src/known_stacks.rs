@@ -19,7 +19,7 @@ const WAYS: usize = 8;
 /// log2 of the number of buckets: half of their places are used.
 const BUCKET_BITS: u32 = STACK_BITS + 1 - WAYS.ilog2();
 /// Maximum number of words that a stack may depend on: return addresses, and saved frame pointers that a step uses.
-const WORDS: usize = 64;
+const WORDS: usize = 128;
 /// Words that are hashed side by side.
 const LANES: usize = 4;
 /// Innermost frames that a stack is looked up by.

@@ -87,13 +87,22 @@ impl RecentStacks {
         memory: &mut M,
     ) -> Option<u32> {
         match self.stacks.note(index)?.number {
-            0 => {
-                let number = append(self.stacks.frames(index, memory, &mut [0; Repeat::DEPTH]))?;
-                self.stacks.note(index)?.number = number;
-                Some(number)
-            }
+            0 => self.give_number(index, append, memory),
             number => Some(number),
         }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn give_number<M: Memory>(
+        &mut self,
+        index: usize,
+        append: impl FnOnce(&[u64]) -> Option<u32>,
+        memory: &mut M,
+    ) -> Option<u32> {
+        let number = append(self.stacks.frames(index, memory, &mut [0; Repeat::DEPTH]))?;
+        self.stacks.note(index)?.number = number;
+        Some(number)
     }
 
     /// The allocations of this size with the stack at `index`, which has a number, if they need not be told apart.

@@ -108,8 +108,6 @@ pub(crate) fn write(
 }
 
 /// Appends a stack to the durable log. Returns its number, or `None` if there is no room.
-#[cold]
-#[inline(never)]
 fn append(recording: &Recording, frames: &[u64]) -> Option<u32> {
     if frames.is_empty() || recording.region.durable_used() + RECORD_MOST > STACK_LOG {
         return None;
