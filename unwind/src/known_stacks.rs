@@ -22,6 +22,8 @@ const BUCKET_BITS: u32 = STACK_BITS + 1 - WAYS.ilog2();
 const WORDS: usize = 128;
 /// Words that are hashed side by side.
 const LANES: usize = 4;
+/// log2 of the number of starts with a guess.
+const GUESS_BITS: u32 = 8;
 /// Innermost frames that a stack is looked up by.
 const FRAMES: usize = 8;
 
@@ -34,6 +36,8 @@ pub struct KnownStacks<N> {
     learned: u32,
     /// Generation of the modules.
     generation: u32,
+    /// By the start's hash.
+    guesses: [Guess; 1 << GUESS_BITS],
     buckets: [[Place; WAYS]; 1 << BUCKET_BITS],
     /// In the order in which they were learned; the oldest is replaced.
     stacks: [KnownStack<N>; COUNT],
@@ -135,41 +139,96 @@ fn mix(hash: u64, word: u64) -> u64 {
     (hash ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29)
 }
 
-/// A stack before it is known: where its walk begins, and a hash of its innermost frames.
+/// Where a walk begins, and how much memory from there on is known to be readable.
 #[derive(Clone, Copy)]
-struct Innermost {
+struct Start {
     sp: u64,
-    /// Bytes from the stack pointer on that are readable.
+    /// In bytes, at least a word.
     room: u64,
+    /// Hash of the stack pointer and the return address there.
     hash: u64,
 }
 
-impl Innermost {
-    /// `None` if no word at the stack pointer is known to be readable.
+impl Start {
     #[inline(always)]
     fn of<M: Memory>(leaf: &Registers, memory: &mut M) -> Option<Self> {
         let sp = leaf.sp();
         let room = memory.known_until(sp).saturating_sub(sp);
-        let (mut offset, mut hash) = (0, mix(0, sp));
+        // SAFETY: the word is in known memory.
+        (room >= WORD).then(|| Self { sp, room, hash: mix(sp, unsafe { memory.load(sp) }) })
+    }
+
+    #[inline]
+    fn guess(&self) -> usize {
+        (self.hash >> (u64::BITS - GUESS_BITS)) as usize
+    }
+
+    /// Hash of the return addresses of the innermost frames, as far as the distances between them are known.
+    #[inline(always)]
+    fn innermost<M: Memory>(&self, memory: &mut M) -> u64 {
+        let (mut offset, mut hash) = (0, self.sp);
         for _ in 0..FRAMES {
-            if room < WORD || offset > room - WORD {
+            if offset > self.room - WORD {
                 break;
             }
             // SAFETY: the word is in known memory.
-            let address = unsafe { memory.load(sp + offset) };
+            let address = unsafe { memory.load(self.sp + offset) };
             hash = mix(hash, address);
             match frame_distances::after(address) {
                 Some(words) => offset += words * WORD,
                 None => break,
             }
         }
-        (room >= WORD).then_some(Self { sp, room, hash })
+        hash
+    }
+}
+
+/// Which stack follows from a start: `tag:16 | sureness:2 | index:14`. Some programs have one stack at a time for each start,
+/// others many.
+#[derive(Clone, Copy)]
+struct Guess(u32);
+
+impl Guess {
+    const SURENESS: u32 = 1 << STACK_BITS;
+    const SUREST: u32 = 3;
+
+    fn new(hash: u64, index: usize) -> Self {
+        Self((hash as u32) << (STACK_BITS + 2) | index as u32)
     }
 
     #[inline]
-    fn bucket(&self) -> usize {
-        (self.hash >> (u64::BITS - BUCKET_BITS)) as usize
+    fn index(self) -> usize {
+        self.0 as usize % COUNT
     }
+
+    #[inline]
+    fn sureness(self) -> u32 {
+        self.0 / Self::SURENESS % 4
+    }
+
+    /// Whether it is worth a try.
+    #[inline]
+    fn is_sure(self, hash: u64) -> bool {
+        self.sureness() > 1
+            && self.0 >> (STACK_BITS + 2) == (hash as u32) << (STACK_BITS + 2) >> (STACK_BITS + 2)
+    }
+
+    /// Takes in that the stack after a start was this one.
+    #[inline]
+    fn learn(&mut self, hash: u64, index: usize) {
+        let found = Self::new(hash, index);
+        match self.sureness() {
+            sureness if self.0 - sureness * Self::SURENESS == found.0 => {
+                self.0 += if sureness < Self::SUREST { Self::SURENESS } else { 0 };
+            }
+            0 => *self = found,
+            _ => self.0 -= Self::SURENESS,
+        }
+    }
+}
+
+fn bucket_of(hash: u64) -> usize {
+    (hash >> (u64::BITS - BUCKET_BITS)) as usize
 }
 
 impl<N: Copy> KnownStacks<N> {
@@ -188,22 +247,33 @@ impl<N: Copy> KnownStacks<N> {
     /// Returns the index (less than [`COUNT`](Self::COUNT)) of the stack that a walk from `leaf` with modules of this
     /// generation would find; `None` if that cannot be told without a walk. `memory` is what the walk would read.
     #[inline]
-    pub fn find<M: Memory>(&self, generation: u32, leaf: &Registers, memory: &mut M) -> Option<usize> {
+    pub fn find<M: Memory>(&mut self, generation: u32, leaf: &Registers, memory: &mut M) -> Option<usize> {
         if self.learned == 0 || self.generation != generation {
             return None;
         }
-        let innermost = Innermost::of(leaf, memory)?;
-        let places = self.buckets.get(innermost.bucket())?;
-        let alike = places.iter().filter(|place| place.has_tag_of(innermost.hash));
-        alike.map(|place| place.index()).find(|index| {
-            self.stacks.get(*index).is_some_and(|stack| {
-                stack.sp == innermost.sp
-                    && stack.pc == leaf.pc
-                    && (!stack.by_fp || stack.fp == leaf.fp())
-                    && stack.extent() <= innermost.room
-                    // SAFETY: memory is known to be readable from the stack pointer to the end of the highest word.
-                    && unsafe { stack.hash_now(memory) } == stack.words
-            })
+        let start = Start::of(leaf, memory)?;
+        let guess = *self.guesses.get(start.guess())?;
+        if guess.is_sure(start.hash) && self.is_at(guess.index(), &start, leaf, memory) {
+            return Some(guess.index());
+        }
+        let hash = start.innermost(memory);
+        let places = self.buckets.get(bucket_of(hash))?.iter().filter(|place| place.has_tag_of(hash));
+        let found =
+            places.map(|place| place.index()).find(|index| self.is_at(*index, &start, leaf, memory))?;
+        self.guesses.get_mut(start.guess())?.learn(start.hash, found);
+        Some(found)
+    }
+
+    /// Whether a walk would find the stack at `index`.
+    #[inline(always)]
+    fn is_at<M: Memory>(&self, index: usize, start: &Start, leaf: &Registers, memory: &mut M) -> bool {
+        self.stacks.get(index).is_some_and(|stack| {
+            stack.sp == start.sp
+                && stack.pc == leaf.pc
+                && (!stack.by_fp || stack.fp == leaf.fp())
+                && stack.extent() <= start.room
+                // SAFETY: memory is known to be readable from the stack pointer to the end of the highest word.
+                && unsafe { stack.hash_now(memory) } == stack.words
         })
     }
 
@@ -250,12 +320,12 @@ impl<N: Copy> KnownStacks<N> {
         let index = self.learned as usize % COUNT;
         self.take_out(index);
         let stack = self.stacks.get_mut(index)?;
-        let sp = leaf.sp();
         (stack.sp, stack.count, stack.reach) = (0, 0, 0);
-        let room = memory.known_until(sp).saturating_sub(sp);
+        let start = Start::of(leaf, memory)?;
+        let Start { sp, room, .. } = start;
         let (depth, by_fp) = cache.words(generation, |slot, word| {
             let offset = slot.wrapping_sub(sp);
-            let is_known = room >= WORD && offset <= room - WORD;
+            let is_known = offset <= room - WORD;
             // SAFETY: the word is in known memory. It differs if it is a signed address.
             is_known && word == unsafe { memory.load(slot) } && stack.add(offset)
         })?;
@@ -271,11 +341,11 @@ impl<N: Copy> KnownStacks<N> {
         // SAFETY: memory is known to be readable up to the highest word.
         stack.words = unsafe { stack.hash_now(memory) };
         stack.note = note;
-        let innermost = Innermost::of(leaf, memory)?;
-        stack.bucket = innermost.bucket() as u16;
-        let places = self.buckets.get_mut(innermost.bucket())?;
+        let hash = start.innermost(memory);
+        stack.bucket = bucket_of(hash) as u16;
+        let places = self.buckets.get_mut(bucket_of(hash))?;
         let free = places.iter().position(|place| *place == Place::FREE);
-        *places.get_mut(free.unwrap_or(index % WAYS))? = Place::new(innermost.hash, index);
+        *places.get_mut(free.unwrap_or(index % WAYS))? = Place::new(hash, index);
         self.learned = self.learned.wrapping_add(1).max(1);
         Some(())
     }
