@@ -119,7 +119,7 @@ pub struct Export {
 enum Content {
     Named(Box<Profile>),
     /// perf looks up names itself.
-    Recorded(Box<perf_data::Recording>),
+    Raw(Box<perf_data::RawProfile>),
 }
 
 impl Export {
@@ -134,9 +134,9 @@ impl Export {
             Writer::Detailed(_) => load(Wanted::Everything)?,
             Writer::Timed(_) => profile::load_timed(profile, sources)?,
             Writer::Recorded => {
-                let mut recording = perf_data::Recording::open(profile)?;
-                let incomplete = recording.incomplete.take();
-                return Ok(Self { format, content: Content::Recorded(Box::new(recording)), incomplete });
+                let mut raw = perf_data::RawProfile::open(profile)?;
+                let incomplete = raw.incomplete.take();
+                return Ok(Self { format, content: Content::Raw(Box::new(raw)), incomplete });
             }
         };
         let incomplete = named.incomplete.take();
@@ -156,7 +156,7 @@ impl Export {
                     _ => profile.choose(index),
                 }
             }
-            Content::Recorded(recording) => recording.choose(event)?,
+            Content::Raw(raw) => raw.choose(event)?,
         }
         Ok(())
     }
@@ -180,9 +180,9 @@ impl Export {
     pub fn write(&self, grouping: Grouping, out: &mut dyn Write) -> anyhow::Result<Totals> {
         let mut out = BufWriter::with_capacity(BUFFER, out);
         let totals = match &self.content {
-            Content::Recorded(recording) => {
-                recording.write(&mut out)?;
-                recording.totals()
+            Content::Raw(raw) => {
+                raw.write(&mut out)?;
+                raw.totals()
             }
             Content::Named(profile) => {
                 write(self.format, grouping, profile, &mut out)?;

@@ -50,8 +50,8 @@ const PROT: u32 = 5;
 /// MAP_PRIVATE
 const PRIVATE: u32 = 2;
 
-/// The contents of a profile file that perf's format needs.
-pub(super) struct Recording {
+/// What perf's format needs of a profile, without names.
+pub(super) struct RawProfile {
     path: PathBuf,
     session: SessionInfo,
     /// Process images by number.
@@ -79,10 +79,10 @@ pub(super) enum PerfDataError {
     Output(#[from] io::Error),
 }
 
-impl Recording {
+impl RawProfile {
     /// Reads a profile to its end, so that all errors are known before writing.
     pub(super) fn open(path: &Path) -> Result<Self, ProfileError> {
-        let mut recording = Recording {
+        let mut raw = RawProfile {
             path: path.to_owned(),
             session: SessionInfo::default(),
             processes: HashMap::new(),
@@ -101,29 +101,29 @@ impl Recording {
             let event = event?;
             tally.add(&event);
             match event {
-                Event::Session(session) => recording.session = session,
-                Event::Process(info) => drop(recording.processes.insert(info.id, info)),
+                Event::Session(session) => raw.session = session,
+                Event::Process(info) => drop(raw.processes.insert(info.id, info)),
                 Event::LiveBlocks(_) | Event::LiveMappings(_) => learnt.learn(&event),
                 Event::KernelSymbol(symbol) if symbol.module.is_empty() && symbol.start < WALL_MARKS => {
-                    recording.anchor.get_or_insert(symbol);
+                    raw.anchor.get_or_insert(symbol);
                 }
                 _ => {}
             }
         }
-        let known = recording.processes.values().map(|info| (&info.source, info.period_ns));
-        recording.events = Events::new(&recording.session, known).with_learnt_of(&mut learnt);
-        let (claimed, mut unclaimed) = (recording.events.measures().len(), false);
+        let known = raw.processes.values().map(|info| (&info.source, info.period_ns));
+        raw.events = Events::new(&raw.session, known).with_learnt_of(&mut learnt);
+        let (claimed, mut unclaimed) = (raw.events.measures().len(), false);
         let tail = ProfileReader::open(path)?.for_each_sample(|SampleRef { sample, frames, .. }| {
-            recording.in_kernel |= sample.kernel.iter().any(|kernel| !kernel.frames.is_empty());
+            raw.in_kernel |= sample.kernel.iter().any(|kernel| !kernel.frames.is_empty());
             tally.sample(sample, frames.len());
-            recording.events.counts(sample, |count| unclaimed |= usize::from(count.event) >= claimed);
+            raw.events.counts(sample, |count| unclaimed |= usize::from(count.event) >= claimed);
         })?;
-        recording.measures = recording.events.measures().to_vec();
-        recording.measures.extend(unclaimed.then(|| UNCLAIMED.clone()));
-        recording.stats = tally.finish(events.bytes());
+        raw.measures = raw.events.measures().to_vec();
+        raw.measures.extend(unclaimed.then(|| UNCLAIMED.clone()));
+        raw.stats = tally.finish(events.bytes());
         let len = std::fs::metadata(path).map_or(events.bytes(), |metadata| metadata.len());
-        recording.incomplete = tail.and_then(|tail| tail.remark(len));
-        Ok(recording)
+        raw.incomplete = tail.and_then(|tail| tail.remark(len));
+        Ok(raw)
     }
 
     /// The totals of the file, as far as they are known without names.
@@ -135,7 +135,7 @@ impl Recording {
     /// Leaves out all events but this one.
     ///
     /// # Errors
-    /// When the recording has no such event.
+    /// When the profile has no such event.
     pub(super) fn choose(&mut self, event: &str) -> Result<(), NoSuchEvent> {
         let index = index_of(&self.measures, event)?;
         (self.chosen, self.measures) = (Some(index), vec![self.measures[usize::from(index)].clone()]);
@@ -155,7 +155,7 @@ impl Recording {
     }
 
     fn records(&self, out: &mut dyn Write) -> Result<(), PerfDataError> {
-        let mut writer = Records { recording: self, out, body: Body::default() };
+        let mut writer = Records { raw: self, out, body: Body::default() };
         if let Some(anchor) = &self.anchor {
             writer.kernel(anchor)?;
         }
@@ -193,7 +193,7 @@ impl Write for Length {
 
 /// Turns events into records.
 struct Records<'a> {
-    recording: &'a Recording,
+    raw: &'a RawProfile,
     out: &'a mut dyn Write,
     body: Body,
 }
@@ -201,7 +201,7 @@ struct Records<'a> {
 impl Records<'_> {
     fn pid(&self, process: u32) -> u32 {
         // A process without a record is identified by its number, so that none of its samples is dropped.
-        self.recording.processes.get(&process).map_or(process, |info| info.pid)
+        self.raw.processes.get(&process).map_or(process, |info| info.pid)
     }
 
     fn put(&mut self, kind: Kind, misc: u16, trailer: Trailer) -> io::Result<()> {
@@ -258,7 +258,7 @@ impl Records<'_> {
         use std::os::unix::ffi::OsStrExt;
         let pid = self.pid(module.process);
         // Not before the record of the process, which empties its address space.
-        let start = self.recording.processes.get(&module.process).map_or(0, |info| info.start_ns);
+        let start = self.raw.processes.get(&module.process).map_or(0, |info| info.start_ns);
         let trailer = Trailer { pid, tid: pid, ns: module.loaded_ns.max(start) };
         let whole =
             (module.start, module.end - module.start.min(module.end), module.start.wrapping_sub(module.bias));
@@ -289,8 +289,8 @@ impl Records<'_> {
         // The address of each call, not of its return, which may be in the next function.
         let address = |&word: &u64| Frame::from_bits(word).lookup_address();
         let mut counts = Vec::new();
-        let chosen = self.recording.chosen;
-        self.recording.events.counts(sample, |count| match chosen {
+        let chosen = self.raw.chosen;
+        self.raw.events.counts(sample, |count| match chosen {
             None => counts.push(count),
             Some(event) if event == count.event => counts.push(EventCount { event: 0, ..count }),
             Some(_) => {}
