@@ -257,6 +257,11 @@ impl RegionReader {
         self.control().backed.offered.fetch_max(chunks as u64, Ordering::Release);
     }
 
+    /// Begins another recording: ids of allocations from now on differ from those of earlier ones.
+    pub fn begin_recording(&self) {
+        self.control().backed.recordings.fetch_add(1, Ordering::Relaxed);
+    }
+
     fn drain_all(
         &mut self,
         pass: Pass,

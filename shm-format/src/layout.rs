@@ -347,6 +347,8 @@ pub struct BackedLine {
     pub(crate) mapped: AtomicU64,
     /// Number of chunks to which the reader has given memory. A writer that finds none free starts to use them.
     pub(crate) offered: AtomicU64,
+    /// Number of recordings that have begun after the first one.
+    pub(crate) recordings: AtomicU64,
 }
 
 /// The counters that every sample updates.

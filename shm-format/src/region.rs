@@ -184,6 +184,13 @@ impl Region {
         self.control().backed.mapped.store(self.chunks.mapped() as u64, Ordering::Release);
     }
 
+    /// Number of recordings that have begun after the first one.
+    #[must_use]
+    #[inline]
+    pub fn recordings(&self) -> u64 {
+        self.control().backed.recordings.load(Ordering::Relaxed)
+    }
+
     /// Makes requests be answered in memory that is mapped separately.
     ///
     /// # Safety

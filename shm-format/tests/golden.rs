@@ -160,7 +160,7 @@ fn write(mapping: &Mapping) {
     let mut nested = StackChain::new();
     let _ = nested.write_standalone(&second.cursor, &region, stack(1001), &frames(1001), || 3_002).unwrap();
     second.write(&region, 1002, 3_003 + (1 << 33));
-    for repeat in [REPEAT, Repeat::Alike(AlikeAllocations::new(1, 64))] {
+    for repeat in [REPEAT, Repeat::Alike(AlikeAllocations::new(0, 64, 1))] {
         let _ = second.cursor.repeat(&region, repeat, || 3_004 + (1 << 33)).unwrap();
     }
     std::mem::forget(second.cursor.reserve(&region, RecordKind::Stack, 2, || 4_000 + (1 << 33)).unwrap());
@@ -233,7 +233,7 @@ fn the_reader_reads_the_golden_file() {
         first.chain(second).map(|(key, number)| (key, (stack(number), frames(number)))).collect();
     let head = StackHead { weight: 1, end: 0, source: Repeat::SOURCE, nonce: 64 << 28 | 5 };
     expected.insert((4243, 4), (head, FRAMES.to_vec()));
-    assert_eq!((seen, decoders.alike), (expected, [AlikeAllocations::new(1, 64)].into()));
+    assert_eq!((seen, decoders.alike), (expected, [AlikeAllocations::new(0, 64, 1)].into()));
     counters(&reader.counters());
 }
 

@@ -128,6 +128,19 @@ fn every_path_has_its_allocations() {
     }
 }
 
+/// What was allocated before the recording began is neither lost nor in use.
+#[test]
+fn a_delayed_recording_has_no_earlier_blocks() {
+    let recorder = recorder("alloc:all").env("SELFWIND_DELAY", "1");
+    let recording = recorder.record(&Target::c("heap_keeps_some").build(), &["2"]);
+    assert_all_there(&recording.file);
+    let [allocated, in_use] = ["alloc_objects", "inuse_objects"]
+        .map(|value| folded(&recording.file, value).inclusive("site") as f64);
+    assert!(allocated > 10_000.0, "{allocated} allocations");
+    let share = in_use / allocated;
+    assert!((0.0095..0.0105).contains(&share), "{in_use} of {allocated} in use");
+}
+
 /// A program killed by the OOM killer cannot report anything; its table of live blocks can.
 #[test]
 fn a_program_killed_for_lack_of_memory_leaves_its_live_blocks() {

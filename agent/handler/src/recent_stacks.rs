@@ -105,11 +105,12 @@ impl RecentStacks {
         Some(number)
     }
 
-    /// The allocations of this size with the stack at `index`, which has a number, if they need not be told apart.
+    /// The allocations of this size with the stack at `index`, which has a number, in a recording, if they need not be told
+    /// apart.
     #[inline(always)]
-    pub(crate) fn alike(&mut self, index: usize, size: u64) -> Option<AlikeAllocations> {
+    pub(crate) fn alike(&mut self, recording: u64, size: u64, index: usize) -> Option<AlikeAllocations> {
         let (recurring, size) = (self.stacks.note(index)?, u32::try_from(size).ok()?);
-        recurring.may_share(size).then(|| AlikeAllocations::new(recurring.number, size))
+        recurring.may_share(size).then(|| AlikeAllocations::new(recording, size, recurring.number))
     }
 
     /// Keeps the stack of the last walk, which is in `cache`, if stacks recur often enough.

@@ -93,7 +93,7 @@ pub(crate) fn write(
     let number = recent.number(index, |frames| append(recording, frames), memory);
     match number {
         Some(number) => {
-            let (repeat, id) = match recent.alike(index, allocation.size()) {
+            let (repeat, id) = match recent.alike(recording.region.recordings(), allocation.size(), index) {
                 Some(alike) => (Repeat::Alike(alike), BlockId(alike.word())),
                 None => {
                     let id = allocation.id(slot.sequence());

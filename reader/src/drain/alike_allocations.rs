@@ -110,7 +110,7 @@ mod tests {
     #[test]
     fn blocks_in_use_belong_to_the_first_sample_of_the_recording() {
         let (mut alike, mut merge, mut nonces) = (Alike::default(), Merge::default(), Vec::new());
-        let [first, second] = [64, 128].map(|size| AlikeAllocations::new(7, size));
+        let [first, second] = [64, 128].map(|size| AlikeAllocations::new(0, size, 7));
         let mut add = |alike: &mut Alike, which, is_early| {
             alike.add(which, 3, is_early, |nonce| {
                 nonces.push(nonce);
@@ -137,6 +137,10 @@ mod tests {
         let blocks = [[first.word(); 5].as_slice(), &[second.word(), BlockId::new(3, 9).0]].concat();
         let [one, two] = shared.map(|nonce| nonce.id(3).0);
         assert_eq!(in_use(&alike, &blocks), [one, one, one, two, BlockId::new(3, 9).0]);
-        assert_eq!(in_use(&alike, &[AlikeAllocations::new(8, 64).word()]), [0; 0], "no sample has its stack");
+        assert_eq!(
+            in_use(&alike, &[AlikeAllocations::new(0, 64, 8).word()]),
+            [0; 0],
+            "no sample has its stack"
+        );
     }
 }

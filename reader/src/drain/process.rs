@@ -89,6 +89,8 @@ pub(crate) struct Process {
     last_counters: CountersSnapshot,
     /// Sequence numbers seen, by thread number.
     threads: BTreeMap<u32, Sequences>,
+    /// Its blocks are told from those allocated before the recording began.
+    has_begun: bool,
     /// `fired` when the counters were last reported.
     reported_fired: Option<u64>,
 }
@@ -129,6 +131,7 @@ impl Process {
             refreshed: Instant::now(),
             last_counters: attached.counters(),
             threads: BTreeMap::new(),
+            has_begun: false,
             reported_fired: None,
             attached,
         }
@@ -259,6 +262,12 @@ impl Process {
         let live = !self.superseded && self.liveness.is_running();
         let over = context.last || !live || self.attached.is_truncated();
         let scale = self.scale(context.clock);
+        if !self.has_begun && !context.peek && context.clock.now_ns() >= context.begins_ns {
+            self.has_begun = true;
+            if self.preexisting || self.began() < context.begins_ns {
+                self.attached.begin_recording();
+            }
+        }
         self.drain_durable(&scale, context, events);
         if over && !self.translator.is_introduced() {
             self.translator.introduce_unknown(scale.monotonic_ns(self.attached.anchor().ticks), events);

@@ -47,7 +47,7 @@ impl Delay {
         let is_early = sample.ns < if is_of_clock { self.clocks_until_ns } else { self.until_ns };
         if is_early {
             let dropped = self.dropped.entry(sample.process).or_default();
-            *dropped = (dropped.0 + 1, dropped.1 + u64::from(sample.weight));
+            *dropped = (dropped.0 + sample.events(), dropped.1 + u64::from(sample.weight));
         }
         is_early
     }
@@ -83,6 +83,17 @@ mod tests {
         let end = ProcessEnd { process: 3, counters, ..ProcessEnd::default() };
         let Some(Event::ProcessEnd(end)) = delay.filter(Event::ProcessEnd(end)) else { panic!() };
         assert_eq!((end.counters.earlier, end.counters.earlier_weight), (6, 2));
+    }
+
+    #[test]
+    fn a_sample_of_several_allocations_counts_as_so_many() {
+        let mut delay = Delay::until(100);
+        let allocation = Sample { ns: 99, weight: 7, source: 4, ..Sample::default() };
+        assert_eq!((allocation.events(), delay.filter(Event::Sample(allocation))), (7, None));
+        let Some(Event::ProcessEnd(end)) = delay.filter(Event::ProcessEnd(ProcessEnd::default())) else {
+            panic!()
+        };
+        assert_eq!((end.counters.earlier, end.counters.earlier_weight), (7, 7));
     }
 
     #[test]

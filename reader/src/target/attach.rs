@@ -254,6 +254,11 @@ impl Attached {
         Ok(chunks)
     }
 
+    /// Begins another recording: blocks allocated from now on are told from earlier ones.
+    pub(crate) fn begin_recording(&self) {
+        self.read(|reader| reader.begin_recording());
+    }
+
     /// Closes the chunks of a thread that is gone.
     pub(crate) fn retire(&mut self, tid: u32, thread_seq: u32) {
         self.take(|reader| reader.retire(tid, thread_seq));
