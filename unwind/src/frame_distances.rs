@@ -5,34 +5,44 @@
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
-/// log2 of the number of addresses; two that hash alike cannot both be known.
-const BITS: u32 = 13;
+/// log2 of the number of sets.
+const SET_BITS: u32 = 12;
+/// Addresses that hash alike.
+const WAYS: usize = 4;
 /// In place of a distance: it varies, or is too far.
 const VARIES: u64 = u16::MAX as u64;
 
 /// `address:48 | words:16`; 0 is free.
-static DISTANCES: [AtomicU64; 1 << BITS] = [const { AtomicU64::new(0) }; 1 << BITS];
+static DISTANCES: [[AtomicU64; WAYS]; 1 << SET_BITS] =
+    [const { [const { AtomicU64::new(0) }; WAYS] }; 1 << SET_BITS];
 
-fn entry(address: u64) -> Option<&'static AtomicU64> {
+#[inline(always)]
+fn set(address: u64) -> Option<&'static [AtomicU64; WAYS]> {
     // Fibonacci hashing.
-    DISTANCES.get((address.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (u64::BITS - BITS)) as usize)
+    DISTANCES.get((address.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (u64::BITS - SET_BITS)) as usize)
 }
 
 /// Words from this return address on the stack to the next one, if that is known and does not vary.
 #[inline(always)]
 pub(crate) fn after(address: u64) -> Option<u64> {
-    let known = entry(address)?.load(Ordering::Relaxed);
-    let words = known & VARIES;
-    (known >> 16 == address << 16 >> 16 && words != VARIES).then_some(words)
+    let known = set(address)?.iter().map(|entry| entry.load(Ordering::Relaxed));
+    let words = known.into_iter().find(|known| known >> 16 == address << 16 >> 16)? & VARIES;
+    (words != VARIES).then_some(words)
 }
 
-/// Notes that the next return address is `words` words away.
+/// Notes that the next return address is `words` words away. Without effect if there is no room.
 pub(crate) fn note(address: u64, words: u16) {
-    let Some(entry) = entry(address) else { return };
-    let (known, new) = (entry.load(Ordering::Relaxed), address << 16 | u64::from(words));
-    if known == 0 {
-        entry.store(new, Ordering::Relaxed);
-    } else if known >> 16 == new >> 16 && known != new {
-        entry.store(known | VARIES, Ordering::Relaxed);
+    let new = address << 16 | u64::from(words);
+    for entry in set(address).into_iter().flatten() {
+        match entry.load(Ordering::Relaxed) {
+            0 => return entry.store(new, Ordering::Relaxed),
+            known if known >> 16 == new >> 16 => {
+                if known != new {
+                    entry.store(known | VARIES, Ordering::Relaxed);
+                }
+                return;
+            }
+            _ => {}
+        }
     }
 }

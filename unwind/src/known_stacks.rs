@@ -164,7 +164,7 @@ impl Start {
     }
 
     /// Hash of the return addresses of the innermost frames, as far as the distances between them are known.
-    #[inline(always)]
+    #[inline(never)]
     fn innermost<M: Memory>(&self, memory: &mut M) -> u64 {
         let (mut offset, mut hash) = (0, self.sp);
         for _ in 0..FRAMES {
@@ -265,7 +265,7 @@ impl<N: Copy> KnownStacks<N> {
     }
 
     /// Whether a walk would find the stack at `index`.
-    #[inline(always)]
+    #[inline(never)]
     fn is_at<M: Memory>(&self, index: usize, start: &Start, leaf: &Registers, memory: &mut M) -> bool {
         self.stacks.get(index).is_some_and(|stack| {
             stack.sp == start.sp

@@ -4,10 +4,11 @@
 //! of the signal handler apply (`ordinary_walk`): a thread may hold the loader's lock when it allocates, and a signal
 //! handler may allocate or post a semaphore.
 
-use shm_format::{AllocationNonce, BlockId, Committed, Loss, Skip, StackHead};
+use shm_format::{AllocationNonce, BlockId, Committed, Loss, Skip};
 use unwind::End;
 
 use crate::caller::Caller;
+pub use crate::caller::Note;
 use crate::clock;
 use crate::ordinary_walk::own_slot;
 use crate::outcome::{self, Missed};
@@ -17,20 +18,9 @@ pub use crate::recurring::STACK_LOG;
 use crate::sample::tell;
 use crate::slot::Slot;
 
-/// How a call is recorded.
-#[derive(Clone, Copy, Debug)]
-pub struct Note {
-    /// The number of the source in records.
-    pub source: u8,
-    /// The source's data about the call.
-    pub nonce: u64,
-    /// Whether the stack includes the called function.
-    pub with_callee: bool,
-}
-
 /// Records the stack of a call. Returns the number of the calling thread, or `None` if nothing was recorded.
 pub fn record(recording: &Recording, caller: &Caller, note: Note) -> Option<u32> {
-    count(recording, around(recording, caller, |slot| walk(recording, slot, caller, note)))
+    count(recording, around(recording, caller, |slot| caller.write(recording, slot, note)))
 }
 
 /// Records the stack of an allocation; all are recorded. Returns the id of its block, which others of the same stack and
@@ -96,15 +86,4 @@ fn around(
         control.truncate();
     }
     Ok(slot)
-}
-
-#[inline(never)]
-fn walk(recording: &Recording, slot: &Slot, caller: &Caller, note: Note) -> (Result<Committed, Loss>, End) {
-    // SAFETY: `around` holds the guard and has prepared the slot, so nothing else uses the workspace.
-    let mut bench = unsafe { slot.bench() };
-    let (walk, chain, frames) = caller.walk(recording, slot, &mut bench);
-    // The innermost frame is the called function.
-    let frames = frames.get(usize::from(!note.with_callee)..).unwrap_or(&[]);
-    let head = StackHead { weight: 1, end: walk.end as u8, source: note.source, nonce: note.nonce };
-    (chain.write(&slot.cursor, &recording.region, head, frames, clock::now), walk.end)
 }

@@ -1,15 +1,27 @@
 //! The caller of an interposed function: the registers that the function saved on entry, and the walk from them.
 
-use shm_format::StackChain;
-use unwind::{Registers, Walk};
+use shm_format::{Committed, Loss, StackChain, StackHead};
+use unwind::{End, Registers, Walk};
 
 use crate::arch;
+use crate::clock;
 use crate::interpreter::{self, Signals};
 use crate::ordinary_walk;
 use crate::recording::Recording;
 use crate::sample::words;
 use crate::slot::{Slot, Workbench};
 use crate::snapshot::Pinned;
+
+/// How a call is recorded.
+#[derive(Clone, Copy, Debug)]
+pub struct Note {
+    /// The number of the source in records.
+    pub source: u8,
+    /// The source's data about the call.
+    pub nonce: u64,
+    /// Whether the stack includes the called function.
+    pub with_callee: bool,
+}
 
 /// The registers that a call preserves, as they were at the entry of the interposed function.
 #[derive(Clone, Copy, Debug)]
@@ -49,5 +61,23 @@ impl Caller {
             )
         });
         (walk, chain, mixed.unwrap_or_else(|| words(stack_cache.frames())))
+    }
+
+    /// Walks the caller's stack and writes it. The caller of this function is inside the slot's nesting guard and has prepared
+    /// the slot.
+    #[inline(never)]
+    pub(crate) fn write(
+        &self,
+        recording: &Recording,
+        slot: &Slot,
+        note: Note,
+    ) -> (Result<Committed, Loss>, End) {
+        // SAFETY: nothing else uses the workspace inside the guard.
+        let mut bench = unsafe { slot.bench() };
+        let (walk, chain, frames) = self.walk(recording, slot, &mut bench);
+        // The innermost frame is the called function.
+        let frames = frames.get(usize::from(!note.with_callee)..).unwrap_or(&[]);
+        let head = StackHead { weight: 1, end: walk.end as u8, source: note.source, nonce: note.nonce };
+        (chain.write(&slot.cursor, &recording.region, head, frames, clock::now), walk.end)
     }
 }

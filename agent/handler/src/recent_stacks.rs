@@ -1,6 +1,7 @@
 //! The stacks of a thread's recent allocations, and their numbers in the durable log.
 //!
-//! Keeping a stack takes half as long as a walk. If a program's stacks rarely recur, only a few are kept.
+//! A lookup that fails and keeping the stack take as long as a walk. If a program's stacks rarely recur, nearly all are
+//! walked only.
 
 use shm_format::{AlikeAllocations, Repeat};
 use unwind::{KnownStacks, Memory, Registers, StackCache};
@@ -8,10 +9,10 @@ use unwind::{KnownStacks, Memory, Registers, StackCache};
 /// Some stacks of one thread. All zero when empty.
 pub(crate) struct RecentStacks {
     stacks: KnownStacks<Recurring>,
-    /// Rises with each miss and falls with each hit. While it is low, every stack is kept.
+    /// Rises with each miss and falls with each hit. While it is below the maximum, every stack is looked up.
     debt: u32,
-    /// Misses at the highest debt.
-    unkept: u32,
+    /// Stacks at the maximum.
+    untried: u32,
 }
 
 /// What is known of a stack. All zero when it has not recurred.
@@ -50,9 +51,11 @@ impl Recurring {
     }
 }
 
-/// Maximum debt: a program may have that many stacks before the first one recurs.
-const DEBT_MOST: u32 = KnownStacks::<Recurring>::COUNT as u32;
-/// Beyond that one stack in this many is kept, to notice when a program's stacks begin to recur.
+/// What a miss adds to the debt. A hit takes 1 off.
+const MISS: u32 = 2;
+/// Maximum debt: a program may have as many stacks as are known before the first one recurs.
+const DEBT_MOST: u32 = MISS * KnownStacks::<Recurring>::COUNT as u32;
+/// At the maximum one stack in this many is looked up, to notice when a program's stacks begin to recur.
 const TRIED: u32 = 16;
 
 // The log takes stacks up to that depth.
@@ -61,6 +64,21 @@ const _: usize = Repeat::DEPTH - KnownStacks::<Recurring>::DEPTH;
 impl RecentStacks {
     pub(crate) fn forget(&mut self) {
         self.stacks.forget();
+    }
+
+    /// Whether to look up the next stack.
+    #[inline(always)]
+    pub(crate) fn is_worth_a_try(&mut self) -> bool {
+        if self.debt < DEBT_MOST {
+            return true;
+        }
+        self.untried = self.untried.wrapping_add(1);
+        self.untried.is_multiple_of(TRIED)
+    }
+
+    /// Notes that a lookup was of no use.
+    pub(crate) fn miss(&mut self) {
+        self.debt = (self.debt + MISS).min(DEBT_MOST);
     }
 
     /// The index of the stack that a walk from `leaf` would find in modules of this `generation`. `None` if only a walk can
@@ -113,7 +131,7 @@ impl RecentStacks {
         recurring.may_share(size).then(|| AlikeAllocations::new(recording, size, recurring.number))
     }
 
-    /// Keeps the stack of the last walk, which is in `cache`, if stacks recur often enough.
+    /// Keeps the stack of the last walk, which is in `cache`.
     pub(crate) fn keep<M: Memory>(
         &mut self,
         generation: u32,
@@ -121,17 +139,7 @@ impl RecentStacks {
         cache: &StackCache,
         memory: &mut M,
     ) {
-        if self.is_worth_keeping() {
-            let _ = self.stacks.learn(generation, leaf, cache, memory, Recurring::NEW);
-        }
-    }
-
-    fn is_worth_keeping(&mut self) -> bool {
-        if self.debt < DEBT_MOST {
-            self.debt += 1;
-            return true;
-        }
-        self.unkept = self.unkept.wrapping_add(1);
-        self.unkept.is_multiple_of(TRIED)
+        self.miss();
+        let _ = self.stacks.learn(generation, leaf, cache, memory, Recurring::NEW);
     }
 }

@@ -10,13 +10,11 @@
 use core::sync::atomic::{AtomicU32, Ordering};
 
 use shm_format::record::{FrameWords, RecurringStack};
-use shm_format::{
-    AlikeAllocations, AllocationNonce, BlockId, Committed, DurableRecord, Loss, Repeat, StackHead,
-};
+use shm_format::{AlikeAllocations, AllocationNonce, BlockId, Committed, DurableRecord, Loss, Repeat};
 use unwind::{End, Memory};
 
 use crate::arch::load;
-use crate::caller::Caller;
+use crate::caller::{Caller, Note};
 use crate::clock;
 use crate::recording::Recording;
 use crate::slot::Slot;
@@ -77,12 +75,13 @@ pub(crate) fn write(
     let registers = caller.registers();
     // SAFETY: the caller holds the nesting guard and has prepared the slot, so nothing else uses the recent stacks.
     let recent = unsafe { slot.recent_stacks().as_mut() };
+    let recent = recent.and_then(|recent| recent.is_worth_a_try().then_some(recent));
     let (Some(generation), Some(recent)) = (snapshot::native_generation(), recent) else {
-        return walk_and_write(recording, slot, caller, allocation);
+        return walk(recording, slot, caller, allocation);
     };
     let memory = &mut Own::of(slot, registers.sp());
     let Some(index) = recent.find(generation, &registers, memory) else {
-        let written = walk_and_write(recording, slot, caller, allocation);
+        let written = walk(recording, slot, caller, allocation);
         if written.end == End::Root {
             // SAFETY: the caller holds the nesting guard, and the walk is over, so nothing else uses the stack cache.
             let stack_cache = unsafe { &*slot.stack_cache() };
@@ -103,7 +102,10 @@ pub(crate) fn write(
             let committed = slot.cursor.repeat(&recording.region, repeat, clock::now);
             Written { committed, end: End::Root, id }
         }
-        None => walk_and_write(recording, slot, caller, allocation),
+        None => {
+            recent.miss();
+            walk(recording, slot, caller, allocation)
+        }
     }
 }
 
@@ -125,19 +127,8 @@ fn append(recording: &Recording, frames: &[u64]) -> Option<u32> {
 const RECORD_MOST: u64 = 16 + 8 * Repeat::DEPTH as u64;
 
 /// Walks and writes the stack.
-#[inline(never)]
-fn walk_and_write(
-    recording: &Recording,
-    slot: &Slot,
-    caller: &Caller,
-    allocation: AllocationNonce,
-) -> Written {
-    // SAFETY: the caller holds the nesting guard and has prepared the slot, so nothing else uses the workspace.
-    let mut bench = unsafe { slot.bench() };
-    let (walk, chain, frames) = caller.walk(recording, slot, &mut bench);
-    // The innermost frame is the called function.
-    let frames = frames.get(1..).unwrap_or(&[]);
-    let head = StackHead { weight: 1, end: walk.end as u8, source: Repeat::SOURCE, nonce: allocation.0 };
-    let committed = chain.write(&slot.cursor, &recording.region, head, frames, clock::now);
-    Written { committed, end: walk.end, id: allocation.id(slot.sequence()) }
+fn walk(recording: &Recording, slot: &Slot, caller: &Caller, allocation: AllocationNonce) -> Written {
+    let note = Note { source: Repeat::SOURCE, nonce: allocation.0, with_callee: false };
+    let (committed, end) = caller.write(recording, slot, note);
+    Written { committed, end, id: allocation.id(slot.sequence()) }
 }
