@@ -268,7 +268,7 @@ fn changes_nothing(is_fast: bool) {
                 let registers = world.registers;
                 if let Some(index) = known.find(generation, &registers, &mut world) {
                     let words: Vec<u64> = expected.iter().skip(1).map(|frame| frame.bits()).collect();
-                    let (mut frames, note) = ([0; _], known.note(index).copied());
+                    let (mut frames, note) = ([0; KnownStacks::<u32>::DEPTH], known.note(index).copied());
                     let frames = known.frames(index, &mut world, &mut frames);
                     assert_eq!((wanted.end, frames), (End::Root, &words[..]), "step {step}");
                     assert_eq!(note, Some(words.len() as u32), "step {step}");
