@@ -39,7 +39,7 @@ pub struct KnownStacks<N> {
     /// By the start's hash.
     guesses: [Guess; 1 << GUESS_BITS],
     buckets: [[Place; WAYS]; 1 << BUCKET_BITS],
-    /// In the order in which they were learned; the oldest is replaced.
+    /// In the order in which they were learned; the oldest is replaced. One that is in no bucket and no guess is not used.
     stacks: [KnownStack<N>; COUNT],
 }
 
@@ -209,7 +209,7 @@ impl Guess {
     /// Whether it is worth a try.
     #[inline]
     fn is_sure(self, hash: u64) -> bool {
-        self.sureness() > 1
+        self.sureness() == Self::SUREST
             && self.0 >> (STACK_BITS + 2) == (hash as u32) << (STACK_BITS + 2) >> (STACK_BITS + 2)
     }
 
@@ -240,6 +240,7 @@ impl<N: Copy> KnownStacks<N> {
     /// Forgets all stacks. A table that was never used is not touched: its memory stays unallocated.
     pub fn forget(&mut self) {
         if core::mem::take(&mut self.learned) != 0 {
+            self.guesses.fill(Guess(0));
             self.buckets.as_flattened_mut().fill(Place::FREE);
         }
     }

@@ -220,6 +220,49 @@ fn the_stack_cache_changes_no_walk_of_simple_steps() {
     changes_nothing(true);
 }
 
+/// An empty table.
+fn no_stacks() -> Box<KnownStacks<u32>> {
+    // SAFETY: zeroed memory is an empty table, and 0 a valid note. It has the layout of the type, and is the box's own.
+    unsafe { Box::from_raw(alloc_zeroed(Layout::new::<KnownStacks<u32>>()).cast()) }
+}
+
+/// A stack is known only among the modules of its walk, however often it was found there.
+#[test]
+fn no_stack_of_other_modules_is_known() {
+    let cfi = Vec::leak(Vec::from([cfi(0)]));
+    let end = TEXT + FUNCTION * FUNCTIONS.len() as u64;
+    let module = [Module { start: TEXT, end, eh_frame: Some(cfi[0].section()), ..Module::default() }];
+    let (mut random, mut known) = (Random(0x0b5e_55ed), no_stacks());
+    let (cache, mut stack_cache) = (Box::new(RuleCache::new()), Box::new(StackCache::new()));
+    let mut learned = |generation, known: &mut KnownStacks<u32>| {
+        let modules = Modules::new(&module, generation).unwrap();
+        cache.clear();
+        loop {
+            let mut world = World::new(true, &mut random);
+            let (walk, _) = take(&modules, &cache, &mut world, &mut stack_cache, MOST);
+            let registers = world.registers;
+            if walk.end == End::Root
+                && known.learn(generation, &registers, &stack_cache, &mut world, generation).is_some()
+            {
+                return world;
+            }
+        }
+    };
+    // The first one's entry will be used again.
+    let _ = learned(1, &mut known);
+    let mut first = learned(1, &mut known);
+    let registers = first.registers;
+    for _ in 0..5 {
+        assert!(known.find(1, &registers, &mut first).is_some());
+    }
+    let mut second = learned(2, &mut known);
+    assert_eq!(known.find(2, &registers, &mut first), None);
+    let registers = second.registers;
+    assert!(known.find(2, &registers, &mut second).is_some());
+    known.forget();
+    assert_eq!(known.find(2, &registers, &mut second), None);
+}
+
 fn changes_nothing(is_fast: bool) {
     // One module that is replaced by another at the same address, and back.
     let cfi = [cfi(0), cfi(3)];
@@ -236,9 +279,7 @@ fn changes_nothing(is_fast: bool) {
     let mut random = Random(0x5e1f_317d);
     let (cache, mut stack_cache) = (Box::new(RuleCache::new()), Box::new(StackCache::new()));
     let (other_cache, mut fresh) = (Box::new(RuleCache::new()), Box::new(StackCache::new()));
-    // SAFETY: zeroed memory is an empty table, and 0 a valid note. It has the layout of the type, and is the box's own.
-    let mut known: Box<KnownStacks<u32>> =
-        unsafe { Box::from_raw(alloc_zeroed(Layout::new::<KnownStacks<u32>>()).cast()) };
+    let mut known = no_stacks();
     let mut hits = 0;
     let (mut unchanged, mut frames, mut roots) = (0, 0, 0);
     for number in 0..WORLDS {

@@ -11,6 +11,10 @@ use shm_format::{AlikeAllocations, AllocationNonce, BlockId, BlocksView};
 
 use crate::drain::merge::Queued;
 
+/// Maximum number of groups: agents give a program some hundred thousand at most. The allocations of further ones are counted,
+/// but their blocks are not in use.
+const MOST: usize = 1 << 20;
+
 /// The allocations of one process that are not told apart.
 #[derive(Default)]
 pub(super) struct Alike {
@@ -61,6 +65,10 @@ impl Alike {
         let known = self.groups.get(&alike.word());
         let (number, counted) = known.map_or((next, 0), |group| (group.number, group.counted));
         let nonce = AllocationNonce::shared(alike.size(), number);
+        if known.is_none() && self.groups.len() >= MOST {
+            let _ = push(nonce.further().0);
+            return;
+        }
         let is_owned = known.is_some_and(|group| group.is_owned);
         let queued = push(if is_owned || is_early { nonce.further() } else { nonce }.0);
         let counted = counted + u64::from(!is_early);
@@ -105,6 +113,22 @@ mod tests {
 
     fn in_use(alike: &Alike, ids: &[u64]) -> Vec<u64> {
         alike.in_use(BlocksView::parse(&table(ids)).expect("a table"))
+    }
+
+    #[test]
+    fn a_program_cannot_make_the_recorder_grow() {
+        let (mut alike, mut merge) = (Alike::default(), Merge::default());
+        let queued = merge.push(Sample::default(), &[], 0);
+        for size in 0..MOST as u32 + 2 {
+            let mut nonce = None;
+            alike.add(AlikeAllocations::new(0, size, 1), 3, false, |given| {
+                nonce = Some(AllocationNonce(given));
+                queued
+            });
+            let nonce = nonce.expect("a sample");
+            assert_eq!((nonce.size(), nonce.is_further()), (size.into(), size as usize >= MOST));
+        }
+        assert_eq!(alike.groups.len(), MOST);
     }
 
     #[test]
