@@ -48,7 +48,8 @@ impl Alike {
     #[inline]
     pub(super) fn count(&mut self, alike: AlikeAllocations) -> Option<Queued> {
         let group = self.groups.get_mut(&alike.word()).filter(|group| group.pass == self.pass)?;
-        group.counted += 1;
+        // Before the recording begins, no sample owns the blocks.
+        group.counted += u64::from(group.is_owned);
         Some(group.queued)
     }
 
