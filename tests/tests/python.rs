@@ -309,6 +309,49 @@ fn allocations_and_waits_have_their_functions() {
     }
 }
 
+/// Stacks that are the same but for one line, and functions that differ from earlier ones in nothing but the text of their names.
+#[test]
+fn functions_are_told_from_those_whose_memory_they_took() {
+    for (minor, python) in pythons() {
+        let recorder = Recorder::at(99).event("alloc:all").env("SELFWIND_POOL", "128M");
+        let recording = recorder.record(&python, &[script("python_reborn"), "100".into()]);
+        assert_eq!(recording.outcome.status, 0, "3.{minor}: {:?}", recording.outcome);
+        let flags = ["export", "-f", "folded", "--event", "alloc_space", "--python-line"];
+        let folded = Folded::parse(&read(&flags, &recording.file));
+        let printed = recording.outcome.stdout.lines().map(|line| line.split(' ').collect::<Vec<_>>());
+        let mut addresses = Vec::new();
+        for line in printed {
+            let [generation, bytes, address] = line[..] else { panic!("3.{minor}: {line:?}") };
+            addresses.push(address.to_owned());
+            let bytes: u64 = bytes.parse().expect("a number");
+            let inner = |line| format!("inner_{generation} (python_reborn.py:{line})_[py]");
+            let outer = format!("outer_{generation} (python_reborn.py:18)_[py]");
+            let moved = format!("moved (moved_{generation}:22)_[py]");
+            for (element, caller, times) in [
+                (inner(13), outer.as_str(), 2),
+                (inner(14), outer.as_str(), 1),
+                (moved, "generation (python_reborn.py:35)_[py]", 1),
+            ] {
+                let is_of =
+                    |stack: &[String]| stack.contains(&element) && stack.iter().any(|other| other == caller);
+                let stacks = folded.stacks.iter().filter(|(stack, _)| is_of(stack));
+                let found: u64 = stacks.map(|(_, weight)| weight).sum();
+                // The objects themselves are small.
+                let expected = bytes * times..bytes * times + bytes / 50;
+                assert!(expected.contains(&found), "3.{minor}: {element}: {found} of {expected:?}");
+            }
+        }
+        let count = addresses.len();
+        addresses.sort_unstable();
+        addresses.dedup();
+        assert!(
+            count == 100 && addresses.len() <= 50,
+            "3.{minor}: memory is not taken again: {}",
+            addresses.len()
+        );
+    }
+}
+
 /// Reading the interpreter's memory probes it by a system call that may block signals; here no handler return restores
 /// the mask.
 #[test]

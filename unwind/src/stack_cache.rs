@@ -165,6 +165,8 @@ pub(crate) struct Previous {
 #[repr(C)]
 pub struct StackCache {
     previous: Previous,
+    /// Set by [`mark`](Self::mark) for the previous walk.
+    is_marked: bool,
     generation: u32,
     /// In the walk in progress, the number of frames up to the last one that a step other than a fast one led to.
     others: usize,
@@ -209,6 +211,7 @@ impl StackCache {
                 fp_until: 0,
                 has_root: false,
             },
+            is_marked: false,
             generation: 0,
             others: 0,
             noted: [CachedFrame::NOTHING; CAPACITY],
@@ -221,6 +224,25 @@ impl StackCache {
     /// Forgets the previous walk. Does not touch the arrays.
     pub fn forget(&mut self) {
         self.previous.start = CAPACITY;
+        self.is_marked = false;
+    }
+
+    /// Marks the frames of the last walk, until a walk finds other ones.
+    #[inline]
+    pub fn mark(&mut self) {
+        self.is_marked = true;
+    }
+
+    /// Whether the frames of the last walk are, with their stack pointers, those that were marked.
+    #[inline]
+    pub fn is_marked(&self) -> bool {
+        self.is_marked
+    }
+
+    /// Removes the mark.
+    #[inline]
+    pub fn unmark(&mut self) {
+        self.is_marked = false;
     }
 
     /// The frames of the last walk, leaf first.

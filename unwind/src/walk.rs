@@ -77,6 +77,7 @@ pub fn walk_with<'m, M: Memory, R: Regions<'m>>(
         let depth = stack_cache.frames().len();
         return Walk { depth, end: End::Root, unchanged: depth };
     }
+    stack_cache.unmark();
     let mut walker = Walker {
         rules: Rules::new(modules, cache),
         memory,

@@ -50,6 +50,9 @@ impl Caller {
         let (mut walk, is_mixed) = ordinary_walk::walk_on(recording, slot, &self.registers(), bench);
         let Workbench { stack_cache, chain, scratch, pin, .. } = bench;
         let pinned = if is_mixed { Pinned::new(pin) } else { None };
+        if is_mixed && pinned.is_none() {
+            stack_cache.unmark();
+        }
         let mixed = pinned.as_ref().and_then(|pinned| {
             interpreter::add_frames(
                 pinned,
@@ -60,6 +63,9 @@ impl Caller {
                 scratch,
             )
         });
+        if is_mixed {
+            chain.walked(walk.unchanged);
+        }
         (walk, chain, mixed.unwrap_or_else(|| words(stack_cache.frames())))
     }
 

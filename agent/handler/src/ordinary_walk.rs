@@ -30,11 +30,16 @@ pub(crate) fn own_slot(sp: u64) -> Option<&'static Slot> {
 pub(crate) fn walk(recording: &Recording, slot: &Slot, registers: &Registers) -> Walk {
     // SAFETY: the caller is inside the nesting guard and has prepared the slot, so nothing else uses the workspace.
     let mut bench = unsafe { slot.bench() };
-    walk_on(recording, slot, registers, &mut bench).0
+    let (walk, is_mixed) = walk_on(recording, slot, registers, &mut bench);
+    if is_mixed {
+        bench.stack_cache.unmark();
+        bench.chain.walked(0);
+    }
+    walk
 }
 
 /// As [`walk`], with the workspace borrowed by the caller. Also returns whether the interpreter or registered regions
-/// may have frames to insert.
+/// may have frames to insert; such a walk is not yet reported to the chain.
 pub(crate) fn walk_on(
     recording: &Recording,
     slot: &Slot,
@@ -67,8 +72,8 @@ pub(crate) fn walk_on(
     walked
 }
 
-/// Walks once and reports the walk to the chain. Returns also whether there may be frames to insert. `known` is mapped;
-/// other memory is probed if `may_probe`.
+/// Walks once, and reports the walk to the chain unless there may be frames to insert, which is returned too. `known` is
+/// mapped; other memory is probed if `may_probe`.
 fn walk_in(
     recording: &Recording,
     slot: &Slot,
@@ -106,6 +111,8 @@ fn walk_in(
             (Walk::fresh(0, End::NoModule), false)
         }
     };
-    chain.walked(walk.unchanged);
+    if !is_mixed {
+        chain.walked(walk.unchanged);
+    }
     (walk, is_mixed)
 }

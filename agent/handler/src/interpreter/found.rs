@@ -9,7 +9,7 @@ use super::gap::Gap;
 const RUNS: usize = 1024;
 
 /// The frames that one call of the evaluation loop runs.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Run {
     /// An address in the native frame of that call.
     pub(super) inside: u64,
@@ -25,11 +25,21 @@ pub(crate) struct Found {
     /// Frames in closed runs.
     closed: usize,
     count: usize,
+    /// `depth` and `count` of what was found before.
+    before: (usize, usize),
+    /// Some frame or run differs from what was found before.
+    differs: bool,
 }
 
 impl Found {
     pub(super) fn clear(&mut self) {
-        (self.depth, self.closed, self.count) = (0, 0, 0);
+        self.before = (self.depth, self.count);
+        (self.depth, self.closed, self.count, self.differs) = (0, 0, 0, false);
+    }
+
+    /// Whether exactly the same was found before.
+    pub(super) fn is_same(&self) -> bool {
+        !self.differs && self.before == (self.depth, self.count)
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -59,7 +69,9 @@ impl Found {
     /// Adds a frame to the open run; `None` if there is no room.
     #[inline]
     pub(crate) fn push(&mut self, frame: Interpreted) -> Option<()> {
-        *self.frames.get_mut(self.depth)? = Frame::interpreted(frame).bits();
+        let (place, frame) = (self.frames.get_mut(self.depth)?, Frame::interpreted(frame).bits());
+        self.differs |= *place != frame;
+        *place = frame;
         self.depth += 1;
         Some(())
     }
@@ -71,6 +83,7 @@ impl Found {
             && let Some(last) = self.frames.last_mut()
         {
             *last = Frame::interpreted(mark).bits();
+            self.differs = true;
         }
     }
 
@@ -85,7 +98,9 @@ impl Found {
         if until > self.closed
             && let Some(run) = self.runs.get_mut(self.count)
         {
-            *run = Run { inside, from: self.closed as u32, until: until as u32 };
+            let new = Run { inside, from: self.closed as u32, until: until as u32 };
+            self.differs |= *run != new;
+            *run = new;
             self.count += 1;
             self.closed = until;
         }
@@ -93,7 +108,9 @@ impl Found {
 
     /// Notes the address of a call that evaluates one frame, by its number from the leaf; `None` if there is no room.
     pub(crate) fn note(&mut self, number: usize, inside: u64) -> Option<()> {
-        self.runs.get_mut(self.count + number)?.inside = inside;
+        let run = self.runs.get_mut(self.count + number)?;
+        self.differs |= run.inside != inside;
+        run.inside = inside;
         Some(())
     }
 
@@ -116,6 +133,7 @@ impl Found {
 
     /// Sorts the runs of several thread states in stack order.
     pub(crate) fn sort(&mut self) {
+        self.differs = true;
         let runs = self.runs.get_mut(..self.count).unwrap_or_default();
         // The runs of each state are sorted, so a run moves a few places at most, where states alternate.
         for sorted in 1..runs.len() {

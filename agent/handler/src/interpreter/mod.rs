@@ -37,6 +37,8 @@ pub(crate) struct Scratch {
     found: Found,
     /// Native and interpreted frames, leaf first.
     frames: [u64; MAX_DEPTH],
+    /// How many of these were placed for the marked native frames and what was found; 0 if that cannot be used again.
+    placed: usize,
     regions: regions::Scratch,
 }
 
@@ -69,11 +71,11 @@ pub(crate) fn add_frames<'s>(
     pinned: &Pinned<'_>,
     sampled: &SampledThread,
     recording: &Recording,
-    native: &StackCache,
+    native: &mut StackCache,
     walk: &mut Walk,
     scratch: &'s mut Scratch,
 ) -> Option<&'s [u64]> {
-    let Scratch { pages, python, found, frames, regions } = scratch;
+    let Scratch { pages, python, found, frames, placed, regions } = scratch;
     let &SampledThread { signals, stack, is_only } = sampled;
     let has_regions = !pinned.regions().is_empty();
     found.clear();
@@ -100,10 +102,27 @@ pub(crate) fn add_frames<'s>(
     if found.is_empty() && emitted.is_none() {
         return None;
     }
-    let count = placing::place(found, emitted, native, walk.end.is_complete(), frames)?;
+    let is_same = native.is_marked() && found.is_same() && emitted.is_none() && *placed > 0;
+    let count = if is_same {
+        *placed
+    } else {
+        let is_complete = walk.end.is_complete();
+        *placed = 0;
+        let count = placing::place(found, emitted, native, is_complete, frames)?;
+        if emitted.is_none() && is_complete {
+            *placed = count;
+        }
+        count
+    };
+    if pinned.python().is_some() {
+        native.mark();
+    }
     if count > recording.max_frames {
         walk.end = End::DepthLimit;
     }
     walk.depth = count.min(recording.max_frames);
+    if is_same {
+        walk.unchanged = walk.depth;
+    }
     frames.get(..walk.depth)
 }

@@ -2,12 +2,13 @@
 //!
 //! The handler that meets a function first announces it in the durable log, where its name outlives it and the process.
 //! A function is recognised by the address and the contents of its code object, including the hash of its name, because
-//! memory is reused for other functions. The hash is the interpreter's own: it stores one with every name in code.
+//! memory is reused for other functions.
 
 use shm_format::record::{self, DurableRecord};
 
 use super::codes::Code;
 use super::layout::Layout;
+use super::string::{self, Identity};
 use super::unreadable::Unreadable;
 use super::walker::Walker;
 use crate::clock;
@@ -31,10 +32,10 @@ impl Walker<'_, '_> {
         is_complete: bool,
     ) -> Result<Option<Result<u32, Gap>>, Unreadable> {
         let python = self.thread.python;
-        let known = self.codes.find(address);
+        let known = self.codes.place(address).and_then(|place| self.codes.at(place, address));
         if let Some((code, number)) = known.filter(|_| is_complete)
             // SAFETY: the code object of a complete frame, whose thread is paused.
-            && unsafe { code.stands(python) }
+            && unsafe { self.codes.stand(code, python) }
         {
             return Ok(Some(Ok(*number)));
         }
@@ -54,10 +55,11 @@ impl Walker<'_, '_> {
 impl Code {
     /// The function's number. Announces the function if it has not been.
     fn number(&self, walker: &mut Walker<'_, '_>) -> Result<u32, Gap> {
-        let Code { address, name, file, lines, name_hash, first_line } = *self;
+        let Code { address, name, file, lines, name_identity, file_identity, first_line, .. } = *self;
         let nonce = walker.thread.recording.region.nonce();
-        let words = [address, name, file, lines, first_line.into(), name_hash];
-        let key = words.into_iter().fold(Key::new(nonce), Key::and);
+        let identities = [name_identity, file_identity].map(Identity::word);
+        let words = [address, name, file, lines, first_line.into()].into_iter().chain(identities);
+        let key = words.fold(Key::new(nonce), Key::and);
         match functions::find(key) {
             Some(number) => Ok(number),
             None => self.tell(walker, key),
@@ -72,8 +74,8 @@ impl Code {
         let memory = &mut *walker.memory;
         let (name_room, rest) = walker.text.split_at_mut_checked(NAME).ok_or(Unreadable)?;
         let (file_room, lines_room) = rest.split_at_mut_checked(FILE).ok_or(Unreadable)?;
-        let (name, name_width) = string(layout, memory, self.name, name_room).ok_or(Unreadable)?;
-        let (file, file_width) = string(layout, memory, self.file, file_room).ok_or(Unreadable)?;
+        let (name, name_width) = string::copy(layout, memory, self.name, name_room).ok_or(Unreadable)?;
+        let (file, file_width) = string::copy(layout, memory, self.file, file_room).ok_or(Unreadable)?;
         let lines = bytes(layout, memory, self.lines, lines_room).unwrap_or(&[]);
         let function = record::Function {
             ticks: clock::now(),
@@ -96,29 +98,6 @@ impl Code {
         functions::remember(key, id);
         Ok(id)
     }
-}
-
-/// Copies as many characters of a string as fit. Returns their width, too.
-fn string<'r>(
-    layout: &Layout,
-    memory: &mut Memory<'_>,
-    address: u64,
-    room: &'r mut [u8],
-) -> Option<(&'r [u8], u32)> {
-    const COMPACT: u32 = 1 << 3;
-    const ASCII: u32 = 1 << 4;
-    let state = memory.half(address, layout.string_state)? >> layout.string_kind_bit;
-    let width = state & 7;
-    // Names in code come from the compiler or from its files: all have this form.
-    if state & COMPACT == 0 || !matches!(width, 1 | 2 | 4) {
-        return None;
-    }
-    let start = if state & ASCII != 0 { layout.string_ascii } else { layout.string_compact };
-    let length = memory.field(address, layout.string_length)?.checked_mul(width.into())?;
-    let count = usize::try_from(length).ok()?.min(room.len());
-    let room = room.get_mut(..count)?;
-    memory.copy(address.checked_add(start.into())?, room)?;
-    Some((room, width))
 }
 
 /// Copies as much of a bytes object as fits.

@@ -12,15 +12,19 @@
 //! It need not be the last frame on the data stack: a returning call unlinks its frame first, then releases the code object,
 //! and only then lowers the top. So nothing at or above the innermost frame is read here.
 //!
+//! Most frames are those of the thread's previous walk. So where each one's code was kept then is tried first, and what is to be
+//! recorded of a frame is read in this pass, in which no read waits for another: only then the chain is followed. Nothing is taken
+//! over from the previous walk without a comparison.
+//!
 //! This describes CPython; an extension could do anything to a data stack. So code that the thread has not met before is
 //! probed.
 //!
 //! (In 3.11 and 3.12 a call of the evaluation loop that has just begun has not yet named its frame, so the innermost one
 //! may be an old address. Then no frame is being built: the call's own was built before it began.)
 
-use super::codes::Codes;
+use super::codes::{Code, Codes, Place};
 use super::descriptor::Python;
-use super::layout::REFERENCE_FLAGS;
+use super::layout::{Linkage, OWN, REFERENCE_FLAGS};
 use crate::arch::load;
 use crate::interpreter::memory::{Lasting, Memory};
 use crate::stack::Bounds;
@@ -33,16 +37,34 @@ const CHUNKS: usize = 16;
 const SIZE: u64 = 8;
 const TOP: u64 = 16;
 const DATA: u64 = 24;
-/// Upper bound of the words of a frame.
-const LARGEST: u64 = 1 << 24;
+/// A frame on the data stack.
+#[derive(Clone, Copy)]
+struct Entry {
+    address: u64,
+    /// What is recorded of it, if its code was met before and is still the same.
+    read: Option<Read>,
+    /// Where its code is kept, or was in an earlier walk: most frames are the same again.
+    place: Place,
+}
+
+/// What is recorded of a complete frame.
+#[derive(Clone, Copy)]
+pub(super) struct Read {
+    /// The frame that follows in the chain.
+    pub(super) previous: u64,
+    pub(super) function: u32,
+    pub(super) instruction: u32,
+    /// The byte that identifies its owner.
+    pub(super) owner: u8,
+}
 
 /// The frames of one chunk; all zeros for none.
 pub(crate) struct DataStack {
     /// The address of the chunk, and its range.
     chunk: u64,
     range: Bounds,
-    /// Lowest address first.
-    frames: [u64; FRAMES],
+    /// Lowest address first. What is beyond `count` only guesses.
+    entries: [Entry; FRAMES],
     count: usize,
 }
 
@@ -52,7 +74,8 @@ impl DataStack {
         (self.chunk, self.range, self.count) = (0, Bounds::NONE, 0);
     }
 
-    /// Finds the frames below `innermost`, and that one too if the loop is `settled`.
+    /// Finds the frames below `innermost`, and that one too if the loop is `settled`, so that it is complete; returns whether it
+    /// is.
     ///
     /// # Safety
     /// The thread state must be that of the paused thread, and nobody may free it or its chunks meanwhile.
@@ -63,35 +86,25 @@ impl DataStack {
         innermost: u64,
         settled: bool,
         (codes, memory): (&Codes, &mut Memory<'_>),
-    ) {
-        self.clear();
+    ) -> bool {
         let offset = u64::from(python.layout.thread_chunk);
         if offset == 0 {
-            return;
+            return false;
         }
         // SAFETY: two words of the state.
         let (newest, top) = unsafe { (load(state + offset), load(state + offset + 8)) };
         // SAFETY: the chunk that holds the innermost frame is the thread's; others are probed.
-        if let Some((chunk, range, is_newest)) = unsafe { newest_with(newest, innermost, memory) } {
-            // SAFETY: the thread's chunk.
-            let used = if is_newest { top } else { unsafe { used(chunk) } };
-            // SAFETY: all frames below the innermost one are complete.
-            let is_read =
-                innermost <= used && unsafe { self.read(python, (chunk, range), innermost, codes, memory) };
-            if is_read
-                && settled
-                && innermost < used
-                && let Some(entry) = self.frames.get_mut(self.count)
-            {
-                *entry = innermost;
-                self.count += 1;
-            }
-        }
-    }
-
-    /// Whether an address lies in the chunk that was read last.
-    pub(super) fn is_in_chunk(&self, address: u64) -> bool {
-        self.range.hold(address)
+        let Some((chunk, range, is_newest)) = (unsafe { newest_with(newest, innermost, memory) }) else {
+            return false;
+        };
+        // SAFETY: the thread's chunk.
+        let (used, runs) =
+            unsafe { (if is_newest { top } else { used(chunk) }, runs(python, innermost, range)) };
+        let is_complete = settled && runs && innermost < used && used <= range.high;
+        // SAFETY: all frames below the innermost one are complete.
+        innermost <= used
+            && unsafe { self.read(python, (chunk, range), (innermost, is_complete), codes, memory) }
+            && is_complete
     }
 
     /// Whether a complete frame begins at `frame`. To be called from inner to outer frames.
@@ -112,14 +125,26 @@ impl DataStack {
             // SAFETY: the conditions of `begin` still hold.
             unsafe { self.enter(python, frame, codes, memory) };
         }
+        self.entry(frame).is_some()
+    }
+
+    /// What is recorded of a frame, if it is complete and its code was met before. To be called from inner to outer frames.
+    #[inline]
+    pub(super) fn read_of(&mut self, frame: u64) -> Option<Read> {
+        self.range.hold(frame).then(|| self.entry(frame))??.read
+    }
+
+    /// The entry of a frame. Drops those that are farther in.
+    #[inline]
+    fn entry(&mut self, frame: u64) -> Option<Entry> {
         while let Some(last) = self.count.checked_sub(1) {
-            let known = self.frames.get(last);
-            if known.is_none_or(|known| *known <= frame) {
-                return known == Some(&frame);
+            let entry = *self.entries.get(last)?;
+            if entry.address <= frame {
+                return (entry.address == frame).then_some(entry);
             }
             self.count = last;
         }
-        false
+        None
     }
 
     /// Continues with the outer chunk that contains this frame, if there is one.
@@ -132,20 +157,21 @@ impl DataStack {
         unsafe {
             let outer = load(self.chunk);
             if let Some((chunk, range, _)) = find(outer, frame) {
-                self.read(python, (chunk, range), used(chunk), codes, memory);
+                self.read(python, (chunk, range), (used(chunk), false), codes, memory);
             }
         }
     }
 
-    /// Reads the frames of a chunk up to `end`, where one must end. False, and no frames at all, if none does.
+    /// Reads the frames of a chunk up to `end`, where one must end; also the one that begins there, if `with_last`. False, and
+    /// no frames at all, if none ends there.
     ///
     /// # Safety
-    /// The frames below `end` must be complete.
+    /// The frames must be complete.
     unsafe fn read(
         &mut self,
         python: &Python,
         (chunk, range): (u64, Bounds),
-        end: u64,
+        (end, with_last): (u64, bool),
         codes: &Codes,
         memory: &mut Memory<'_>,
     ) -> bool {
@@ -156,19 +182,22 @@ impl DataStack {
             return false;
         }
         let mut frame = chunk + DATA + if is_first { 8 } else { 0 };
-        while frame < end
-            && let Some(entry) = self.frames.get_mut(self.count)
+        while (frame < end || with_last && frame == end)
+            && let Some(entry) = self.entries.get_mut(self.count)
         {
-            if end - frame < u64::from(python.layout.frame_words) * 8 {
+            if frame != end && end - frame < u64::from(python.layout.frame_words) * 8 {
                 return self.distrust();
             }
-            *entry = frame;
+            entry.address = frame;
             self.count += 1;
             // SAFETY: a complete frame has a code object.
-            let Some(words) = (unsafe { words(python, frame, codes, memory) }) else {
+            let Some(words) = (unsafe { entry.words(python, codes, memory) }) else {
                 return self.distrust();
             };
-            frame += words * 8;
+            if frame == end {
+                break;
+            }
+            frame += u64::from(words) * 8;
         }
         if frame > end {
             return self.distrust();
@@ -184,30 +213,57 @@ impl DataStack {
     }
 }
 
-/// The number of words of a complete frame; `None` if its code is not a code object.
+impl Entry {
+    /// Reads a complete frame and returns its number of words; `None` if its code is not a code object.
+    ///
+    /// # Safety
+    /// The frame must be complete.
+    #[inline]
+    unsafe fn words(&mut self, python: &Python, codes: &Codes, memory: &mut Memory<'_>) -> Option<u32> {
+        let layout = &python.layout;
+        self.read = None;
+        let frame = self.address;
+        // SAFETY: fields of the frame, which lies in the chunk.
+        let of_frame = |offset: u16| unsafe { load(frame.wrapping_add(offset.into())) };
+        let code = of_frame(layout.frame_code) & !REFERENCE_FLAGS;
+        if codes.at(self.place, code).is_none() {
+            let Some(place) = codes.place(code) else {
+                let is_code = memory.field(code, layout.object_type)? == python.code_type;
+                return Code::frame_words(python, |offset| memory.half(code, offset)).filter(|_| is_code);
+            };
+            self.place = place;
+        }
+        memory.saw(code);
+        // SAFETY: fields of the frame's code, which the frame keeps alive. The small ones lie in the middle of the object.
+        let field = |offset: u16| unsafe { load(code.wrapping_add(offset.into())) };
+        let words = Code::frame_words(python, |offset| Some(field(offset) as u32))?;
+        match codes.at(self.place, code) {
+            // SAFETY: the code object of a complete frame.
+            Some((known, function)) if known.words == words && unsafe { codes.stand(known, python) } => {
+                let function = *function;
+                let previous = of_frame(layout.frame_previous);
+                let owner = (of_frame(layout.frame_owner & !7) >> (layout.frame_owner % 8 * 8)) as u8;
+                self.read = layout
+                    .instruction(of_frame(layout.frame_instruction), code)
+                    .map(|instruction| Read { previous, function, instruction, owner })
+                    .filter(|read| read.owner < OWN);
+                Some(words)
+            }
+            _ => (field(layout.object_type) == python.code_type).then_some(words),
+        }
+    }
+}
+
+/// Whether a frame in a chunk is neither being entered nor being left, in 3.11. True in later versions, where that follows from
+/// the settled loop.
 ///
 /// # Safety
-/// The frame must be complete.
-#[inline]
-unsafe fn words(python: &Python, frame: u64, codes: &Codes, memory: &mut Memory<'_>) -> Option<u64> {
-    let layout = &python.layout;
-    // SAFETY: a field of the frame, which lies in the chunk.
-    let code = unsafe { load(frame + u64::from(layout.frame_code)) } & !REFERENCE_FLAGS;
-    let (kind, stack, local);
-    if codes.have(code) {
-        // SAFETY: fields of the frame's code, which the frame keeps alive. The small ones lie in the middle of the object.
-        let word = |offset: u16| unsafe { load(code.wrapping_add(offset.into())) };
-        kind = word(layout.object_type);
-        stack = word(layout.code_stack_words) as u32;
-        local = word(layout.code_local_words) as u32;
-        memory.saw(code);
-    } else {
-        kind = memory.field(code, layout.object_type)?;
-        stack = memory.half(code, layout.code_stack_words)?;
-        local = memory.half(code, layout.code_local_words)?;
-    }
-    let words = u64::from(stack) + u64::from(local) + u64::from(layout.frame_words);
-    (kind == python.code_type && words < LARGEST).then_some(words)
+/// `chunk` must be the range of a living chunk.
+unsafe fn runs(python: &Python, frame: u64, chunk: Bounds) -> bool {
+    let stack_top = frame.saturating_add(python.layout.frame_stack_top.into());
+    // SAFETY: the field lies in the chunk.
+    python.layout.linkage != Linkage::CFrames
+        || chunk.hold(stack_top) && unsafe { load(stack_top) } as u32 == u32::MAX
 }
 
 /// The same as [`find`], from the newest chunk on. Chunks newer than the one that holds the innermost frame may belong to

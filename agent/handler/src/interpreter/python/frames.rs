@@ -3,7 +3,8 @@
 use unwind::Interpreted;
 
 use super::certain::Trust;
-use super::layout::{Linkage, OWN, REFERENCE_FLAGS};
+use super::data_stack::Read;
+use super::layout::{self, Linkage, OWN, REFERENCE_FLAGS};
 use super::thread::Calls;
 use super::unreadable::Unreadable;
 use super::walker::Walker;
@@ -45,6 +46,11 @@ impl Walker<'_, '_> {
         for _ in 0..FRAMES {
             if frame == 0 {
                 return if full { Err(Gap::TooDeep) } else { Ok(()) };
+            }
+            if let Some(read) = self.read_of(frame) {
+                full |= self.push_read(read);
+                frame = read.previous;
+                continue;
             }
             let is_complete = self.is_complete(frame);
             if self.is_own(frame, is_complete)? {
@@ -105,14 +111,21 @@ impl Walker<'_, '_> {
             return Ok(());
         }
         for _ in 0..FRAMES {
-            let is_complete = self.is_complete(frame);
-            let is_own = !ends_itself && self.is_own(frame, is_complete)?;
-            if !is_own && !full {
-                full = self.push_or_full(frame, is_complete)?;
-            }
-            let is_entry = ends_itself && self.owner(frame, is_complete)? != 0;
-            frame = self.of_frame(frame, layout.frame_previous, is_complete)?;
-            if is_own || is_entry {
+            let is_last = if let Some(read) = self.read_of(frame) {
+                full |= self.push_read(read);
+                frame = read.previous;
+                ends_itself && read.owner != 0
+            } else {
+                let is_complete = self.is_complete(frame);
+                let is_own = !ends_itself && self.is_own(frame, is_complete)?;
+                if !is_own && !full {
+                    full = self.push_or_full(frame, is_complete)?;
+                }
+                let is_entry = ends_itself && self.owner(frame, is_complete)? != 0;
+                frame = self.of_frame(frame, layout.frame_previous, is_complete)?;
+                is_own || is_entry
+            };
+            if is_last {
                 return match (frame == behind, full) {
                     (true, false) => Ok(()),
                     (true, true) => Err(Gap::TooDeep),
@@ -212,6 +225,20 @@ impl Walker<'_, '_> {
         Ok((word >> (offset % 8 * 8)) as u8)
     }
 
+    /// What was read of a frame of the data stack. It is complete, and so are all outer ones.
+    #[inline]
+    fn read_of(&mut self, frame: u64) -> Option<Read> {
+        let read = self.data_stack.read_of(frame)?;
+        self.trust = Trust::All;
+        Some(read)
+    }
+
+    /// Adds a frame that has been read. True if there is no room.
+    #[inline]
+    fn push_read(&mut self, read: Read) -> bool {
+        self.found.push(Interpreted { function: read.function, offset: read.instruction }).is_none()
+    }
+
     /// Adds a frame. True if there is no room.
     #[inline]
     fn push_or_full(&mut self, frame: u64, is_complete: bool) -> Result<bool, Gap> {
@@ -238,13 +265,10 @@ impl Walker<'_, '_> {
                 i64::from(last as i32) / bytes_each
             }
             _ => {
-                let start = code.wrapping_add(layout.code_bytes.into());
-                self.of_frame(frame, offset, is_complete)?.wrapping_sub(start) as i64 / 2
+                let pointer = self.of_frame(frame, offset, is_complete)?;
+                return layout.instruction(pointer, code).ok_or(Unreadable);
             }
         };
-        match u32::try_from(offset.max(0)) {
-            Ok(offset) if offset <= Interpreted::LAST_OFFSET => Ok(offset),
-            _ => Err(Unreadable),
-        }
+        layout::instruction_index(offset).ok_or(Unreadable)
     }
 }

@@ -6,6 +6,8 @@
 //! pycore_interp.h, pycore_frame.h, cpython/pystate.h, cpython/code.h, cpython/unicodeobject.h, frameobject.h. Structures
 //! keep their layout within a minor version from its first release on.
 
+use unwind::Interpreted;
+
 /// Offsets in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Layout {
@@ -217,7 +219,20 @@ const V3_12: Layout = Layout {
     ..V3_11
 };
 
+/// The index of a frame's current instruction; that of the first one if it has not begun. `None` if there can be no such.
+#[inline]
+pub(super) fn instruction_index(index: i64) -> Option<u32> {
+    u32::try_from(index.max(0)).ok().filter(|index| *index <= Interpreted::LAST_OFFSET)
+}
+
 impl Layout {
+    /// The [`instruction_index`] that a frame's pointer into its code means, since 3.11.
+    #[inline]
+    pub(super) fn instruction(&self, pointer: u64, code: u64) -> Option<u32> {
+        let start = code.wrapping_add(self.code_bytes.into());
+        instruction_index(pointer.wrapping_sub(start) as i64 / 2)
+    }
+
     /// The layout of Python 3.`minor`, for versions that do not describe themselves.
     pub fn of_minor(minor: u8) -> Option<Layout> {
         [V3_9, V3_10, V3_11, V3_12].into_iter().find(|layout| layout.minor == minor)

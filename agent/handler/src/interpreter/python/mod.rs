@@ -15,6 +15,7 @@ mod data_stack;
 mod descriptor;
 mod frames;
 mod layout;
+mod string;
 mod thread;
 mod thread_state;
 mod trust;
@@ -27,16 +28,20 @@ use crate::interpreter::memory::Memory;
 use certain::{Certain, Trust};
 use codes::Codes;
 use data_stack::DataStack;
+use thread::Calls;
 use thread_state::Cached;
 use walker::{Text, Walker};
 
 pub use descriptor::{Code, Python, ThreadLocals};
 pub use layout::Layout;
+use layout::Linkage;
 pub(crate) use thread::Thread;
 
 /// The memory that a thread needs for reading Python frames. All zeros when empty.
 pub(crate) struct Work {
     cached: Cached,
+    /// What the marked native frames tell.
+    calls: Calls,
     codes: Codes,
     data_stack: DataStack,
     text: Text,
@@ -51,9 +56,12 @@ impl Work {
 
 /// Finds the thread's frames. Reads nothing unless the thread runs code of the interpreter.
 pub(super) fn find(thread: &Thread<'_>, memory: &mut Memory<'_>, found: &mut Found, work: &mut Work) {
-    let Work { cached, codes, data_stack, text } = work;
+    let Work { cached, calls, codes, data_stack, text } = work;
     let python = thread.python;
-    let calls = thread.calls(found);
+    if !thread.native.is_marked() || python.layout.linkage == Linkage::Objects {
+        *calls = thread.calls(found);
+    }
+    let calls = *calls;
     if !calls.any {
         return;
     }

@@ -49,6 +49,7 @@ use crate::stack::Bounds;
 impl Walker<'_, '_> {
     /// Determines what may be read of this state, which is the thread's; `alone` if the thread has no other.
     pub(super) fn begin(&mut self, state: u64, alone: bool) {
+        self.data_stack.clear();
         self.certain = self.certain_of(state, alone).unwrap_or(Certain::NOTHING);
         self.trust = self.certain.trust;
     }
@@ -88,14 +89,13 @@ impl Walker<'_, '_> {
         self.memory.field(state, layout.thread_chunk + 8)?;
         let settled = self.calls.is_settled;
         // SAFETY: the state is the thread's own, by the list of states and the checks above; the interpreter is not finalizing.
-        unsafe {
+        let is_complete = unsafe {
             let reading = (&*self.codes, &mut *self.memory);
-            self.data_stack.begin(thread.python, state, innermost, settled, reading);
-        }
-        let is_doubtful = !settled || layout.linkage == Linkage::CFrames && !self.runs(innermost);
+            self.data_stack.begin(thread.python, state, innermost, settled, reading)
+        };
         Some(Certain {
             trust: Trust::DataStack,
-            doubtful: if is_doubtful { innermost } else { 0 },
+            doubtful: if is_complete { 0 } else { innermost },
             innermost: 0,
         })
     }
@@ -113,12 +113,6 @@ impl Walker<'_, '_> {
         let layout = &self.thread.python.layout;
         let is_active = self.memory.half(state, layout.thread_status)? & ACTIVE != 0;
         Some(!is_active && self.memory.field(state, layout.thread_frame)? == innermost)
-    }
-
-    /// Whether a frame is neither being entered nor being left.
-    fn runs(&mut self, frame: u64) -> bool {
-        let offset = self.thread.python.layout.frame_stack_top;
-        self.data_stack.is_in_chunk(frame) && self.memory.half(frame, offset) == Some(u32::MAX)
     }
 
     /// True if the frame is complete and cannot be freed before the thread continues. To be called in the order of the chain.
