@@ -25,9 +25,9 @@ use crate::diff;
 use crate::doctor;
 use crate::drain::watch;
 use crate::dump;
+use crate::flags::duration::{duration, interval};
 use crate::flags::event::EventArgs;
 use crate::flags::sampling::SamplingArgs;
-use crate::flags::seconds::{interval, seconds};
 use crate::flags::sources::SourcesParser;
 use crate::flags::symbols::SymbolArgs;
 use crate::import;
@@ -172,11 +172,11 @@ struct RecordArgs {
     #[arg(short, long, value_name = "SOURCE", env = "SELFWIND_EVENT", default_value = "auto",
           value_parser = SourcesParser, hide_possible_values = true)]
     event: Sources,
-    /// Stop after this many seconds
-    #[arg(short, long, value_name = "SECONDS", env = "SELFWIND_DURATION", value_parser = seconds)]
+    /// Stop after DURATION: seconds, or with a unit, such as 500ms or 5m
+    #[arg(short, long, value_name = "DURATION", env = "SELFWIND_DURATION", value_parser = duration)]
     duration: Option<Duration>,
-    /// Skip the first SECONDS
-    #[arg(long, value_name = "SECONDS", env = "SELFWIND_DELAY", value_parser = seconds)]
+    /// Skip the first part, as long as DURATION
+    #[arg(long, value_name = "DURATION", env = "SELFWIND_DELAY", value_parser = duration)]
     delay: Option<Duration>,
     #[arg(short, long, value_name = "FILE", help = recorded_file::help(), env = "SELFWIND_OUTPUT",
           value_parser = PathBufValueParser::new().try_map(recorded_file::checked))]

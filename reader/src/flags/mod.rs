@@ -1,9 +1,9 @@
 //! Flags that several commands share.
 
+pub(crate) mod duration;
 pub(crate) mod event;
 pub(crate) mod request;
 pub(crate) mod sampling;
-pub(crate) mod seconds;
 pub(crate) mod selection;
 pub(crate) mod sources;
 pub(crate) mod symbols;

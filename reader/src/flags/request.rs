@@ -4,14 +4,14 @@ use std::time::Duration;
 
 use clap::Args;
 
-use crate::flags::seconds::seconds;
+use crate::flags::duration::duration;
 use crate::target::request::RequestOptions;
 
 /// The flags of commands that request stacks.
 #[derive(Clone, Copy, Debug, Args)]
 pub(crate) struct RequestFlags {
     /// Time to wait for a thread's answer
-    #[arg(long, value_name = "SECONDS", default_value = "0.5", value_parser = seconds)]
+    #[arg(long, value_name = "DURATION", default_value = "0.5", value_parser = duration)]
     timeout: Duration,
     /// Skip threads that wait in a call that a signal ends with EINTR (poll, epoll_wait, nanosleep, ...)
     #[arg(long)]
