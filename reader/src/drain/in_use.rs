@@ -17,6 +17,11 @@ pub(super) fn report(process: u32, tables: &[u8], alike: &Alike, events: &mut Ve
         let text =
             format!("the table of live blocks is full: {} sampled blocks count as freed", view.untracked);
         events.extend(complain(heap::UNTRACKED, view.untracked, text));
+        let text = format!(
+            "too many different stacks and sizes: the blocks of {} allocations count as freed",
+            alike.ungrouped()
+        );
+        events.extend(complain(heap::UNGROUPED, alike.ungrouped(), text));
     }
     if let Some(view) = MappingsView::find(tables) {
         let parts = view.parts().map(|(id, bytes)| (id.0, bytes));
