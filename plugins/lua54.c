@@ -95,6 +95,21 @@ static uint64_t text(struct selfwind_walk *walk, uint64_t address, size_t *lengt
 	return address + CONTENTS;
 }
 
+/* What tells a string from others that had its memory before: its hash or, as long ones have none yet, some of its text. */
+static uint64_t identity(struct selfwind_walk *walk, uint64_t address)
+{
+	struct string string = { 0 };
+	uint64_t words[2][8] = { 0 };
+	if (!get(walk, address, &string, sizeof string) || string.tt != LONG_STRING)
+		return string.hash;
+	uint64_t mixed = string.long_length, end = (address + CONTENTS + string.long_length) & ~7ull;
+	if (string.long_length >= sizeof words && get(walk, address + CONTENTS, words[0], sizeof words[0]))
+		get(walk, end - sizeof words[1], words[1], sizeof words[1]);
+	for (int n = 0; n < 16; n++)
+		mixed = (mixed ^ words[n / 8][n % 8]) * 0x9e3779b97f4a7c15ull, mixed ^= mixed >> 29;
+	return mixed;
+}
+
 static int proto_of(struct selfwind_walk *walk, const struct call *call, uint64_t *address, struct proto *proto)
 {
 	struct value function;
@@ -179,7 +194,7 @@ static int emit(struct selfwind_walk *walk, const struct call *call, const struc
 	char first = 0;
 	if (!proto_of(walk, call, &address, &proto))
 		return 0;
-	uint64_t other = proto.source ^ proto.code ^ (uint64_t)proto.first_line << 48;
+	uint64_t source = identity(walk, proto.source), other = source ^ proto.source ^ proto.code ^ (uint64_t)proto.first_line << 48;
 	frame.name = proto.first_line == 0 ? main_chunk : walk->name(walk, address, other, 0, 0);
 	if (!frame.name && !(call->status & CIST_TAIL) && (from = name_at_call(walk, caller, &length)))
 		frame.name = walk->name(walk, address, other, from, length);
@@ -188,7 +203,7 @@ static int emit(struct selfwind_walk *walk, const struct call *call, const struc
 	from = text(walk, proto.source, &length);
 	frame.file = of_text;
 	if (from && length > 1 && walk->read(walk, from, &first, 1) == 0 && (first == '@' || first == '='))
-		frame.file = walk->name(walk, proto.source, length, from + 1, length - 1);
+		frame.file = walk->name(walk, proto.source, source, from + 1, length - 1);
 	frame.first_line = proto.first_line;
 	frame.line = line(walk, &proto, call->saved_pc);
 	return walk->emit(walk, &frame) == 0;

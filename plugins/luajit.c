@@ -45,7 +45,7 @@ static int emit(const struct lua *lua, uint64_t value, uint64_t pc, const struct
 	uint64_t at = proto_of(lua, value, &function, &proto);
 	if (!at)
 		return function.kind == GC_FUNCTION;
-	uint64_t other = proto.source ^ proto.line_info << 20 ^ (uint64_t)proto.first_line << 44 ^ proto.code_size;
+	uint64_t source = identity(lua, proto.source), other = source ^ proto.source ^ proto.line_info << 20 ^ (uint64_t)proto.first_line << 44 ^ proto.code_size;
 	frame.name = proto.first_line == 0 ? main_chunk : lua->walk->name(lua->walk, at, other, 0, 0);
 	if (!frame.name && caller && (name = name_at_call(lua, value, caller)).length)
 		frame.name = lua->walk->name(lua->walk, at, other, name.at, name.length);
@@ -54,7 +54,7 @@ static int emit(const struct lua *lua, uint64_t value, uint64_t pc, const struct
 	name = text(lua, proto.source);
 	frame.file = of_text;
 	if (name.length > 1 && lua->walk->read(lua->walk, name.at, &first, 1) == 0 && (first == '@' || first == '='))
-		frame.file = lua->walk->name(lua->walk, proto.source, name.length, name.at + 1, name.length - 1);
+		frame.file = lua->walk->name(lua->walk, proto.source, source, name.at + 1, name.length - 1);
 	frame.first_line = (int32_t)proto.first_line > 0 ? proto.first_line : 0;
 	frame.line = line(lua, &proto, position(&function, &proto, pc));
 	return lua->walk->emit(lua->walk, &frame) == 0;

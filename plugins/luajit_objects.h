@@ -95,6 +95,14 @@ static struct name text(const struct lua *lua, uint64_t string)
 	return get(lua, string + 20, &length, 4) ? (struct name){ string + 24, length } : (struct name){ 0, 0 };
 }
 
+/* The number of a string among all that were ever made, and its hash. */
+static uint64_t identity(const struct lua *lua, uint64_t string)
+{
+	uint64_t both = 0;
+	get(lua, string + 12, &both, 8);
+	return both;
+}
+
 static uint8_t byte(const struct lua *lua, uint64_t at)
 {
 	uint8_t value = 0;
@@ -203,8 +211,10 @@ static uint64_t evaluate(const struct lua *lua, const struct caller *caller, con
 			uint64_t place = object(caller->value, FUNCTION) + 40 + 8ull * d;
 			return get(lua, place, &at, 8) && get(lua, at + 32, &at, 8) && get(lua, at, &value, 8) ? value : 0;
 		}
-		uint64_t key = proto->k - 8ull * ((op == OP_GGET ? d : c) + 1);
-		if ((op != OP_GGET && op != OP_TGETS) || !get(lua, key, &at, 8))
+		/* A local variable: its slot still has the value. */
+		if (op != OP_GGET && op != OP_TGETS)
+			break;
+		if (!get(lua, proto->k - 8ull * ((op == OP_GGET ? d : c) + 1), &at, 8))
 			return 0;
 		uint64_t table = function->env | (uint64_t)TABLE << 47;
 		if (op == OP_TGETS)

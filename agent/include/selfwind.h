@@ -250,8 +250,8 @@ struct selfwind_walk {
     /* Copies memory of the process. Returns 0, or -1 if it is unreadable or the budget is used up. */
     int (*read)(struct selfwind_walk *walk, uint64_t address, void *to, size_t bytes);
     /* Returns the id of a text of up to 1024 bytes of UTF-8 at `address`. `key` and `other` identify it uniquely
-     * among all texts of this unwinder, forever: the text is read only when they are first seen. Returns 0 if it is
-     * unreadable, or if `bytes` is 0 and they have not been seen. */
+     * among all texts of this unwinder, forever: the text is read only when they are first seen. (Addresses alone do
+     * not: memory is reused.) Returns 0 if it is unreadable, or if `bytes` is 0 and they have not been seen. */
     uint32_t (*name)(struct selfwind_walk *walk, uint64_t key, uint64_t other, uint64_t address, size_t bytes);
     /* Emits an interpreted frame, innermost first. Returns 0, or -1 if there is no space or no such name. */
     int (*emit)(struct selfwind_walk *walk, const struct selfwind_frame *frame);

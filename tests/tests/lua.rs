@@ -99,6 +99,23 @@ fn functions_have_their_names_and_shares() {
     }
 }
 
+#[test]
+fn functions_are_told_from_those_whose_memory_they_took() {
+    for lua in interpreters() {
+        let recorder = Recorder::at(9973).event("perf").plugin(&lua.plugin());
+        let recording = recorder.record(&lua.path(), &lua.arguments("lua_reborn", "40"));
+        assert_eq!(recording.outcome.status, 0, "{}: {:?}", lua.name(), recording.outcome);
+        let folded = recording.folded();
+        for generation in 0..40 {
+            let found =
+                weight_with(&folded, &format!("inner_{generation:03} (reborn_{generation:03}.lua:2)"));
+            // Of a fortieth, as traces and calls of the clock are not all inside.
+            let expected = folded.total() / 80..folded.total() / 20;
+            assert!(expected.contains(&found), "{}: {generation}: {found} of {expected:?}", lua.name());
+        }
+    }
+}
+
 /// Asserts that Lua functions appear where they were called, with C functions between them.
 fn assert_in_place(what: &str, folded: &Folded) {
     for (stack, _) in folded.stacks.iter().filter(|(stack, _)| !stack.iter().any(|name| name == GAP)) {
