@@ -109,9 +109,9 @@ impl Codes {
             && own(layout.code_lines) == code.lines
             && (own(layout.code_first_line & !7) >> (layout.code_first_line % 8 * 8)) as u32
                 == code.first_line
-            // SAFETY: see above.
+            // SAFETY: the names that were just read.
             && unsafe { Identity::of(layout, code.name) } == code.name_identity
-            // SAFETY: see above.
+            // SAFETY: the same.
             && (self.last_file.get() == (code.file, code.file_identity) || unsafe { self.is_same_file(code, layout) })
     }
 
