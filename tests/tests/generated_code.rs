@@ -106,6 +106,21 @@ fn replaced_code_is_walked_by_its_own_rules() {
 
 /// Whatever is registered for generated code, the program continues, and claims about other code are ignored.
 #[test]
+fn code_in_the_place_of_other_code_has_its_own_name() {
+    let recorder = Recorder::at(997).event("perf");
+    let recording = recorder.record(&Target::c("replaced_generated").build(), &["4"]);
+    assert_eq!(recording.outcome.status, 0, "{:?}", recording.outcome);
+    let _ = fs::remove_file(format!("/tmp/perf-{}.map", recording.outcome.stdout.trim()));
+    let folded = recording.folded();
+    for n in 0..4 {
+        // A second each; when a name was written is known to a quarter of a second.
+        let found = folded.inclusive(&format!("function_{n}"));
+        let expected = folded.total() * 15 / 100..folded.total() * 35 / 100;
+        assert!(expected.contains(&found), "function_{n} has {found} of {}", folded.total());
+    }
+}
+
+#[test]
 fn false_registrations_truncate_a_stack_at_worst() {
     let program = Target::c("registered_lies").build();
     for source in ["cpu", "perf"] {

@@ -16,6 +16,7 @@ use unwind::Frame;
 
 use crate::proc::{self, Mapping};
 use crate::record::debugger_interface::{self, DebuggerInterface};
+use crate::record::file_growth::FileGrowth;
 use crate::record::second_mappings;
 
 /// Maximum number of addresses remembered for a process.
@@ -44,6 +45,7 @@ struct ProcessCode {
     sampled: HashSet<u64, FixedState>,
     /// Its perf map and its jitdump, once found.
     map: Option<NameFile>,
+    map_growth: FileGrowth,
     dump: Option<(PathBuf, NameFile)>,
     searched: Option<Instant>,
     searches: u32,
@@ -117,6 +119,10 @@ impl ProcessCode {
     /// Searches a running process for files with names, before it removes them, for files it has mapped itself, and for code
     /// registered for debuggers. The writer of a jitdump maps it so that profilers can find it.
     fn search(&mut self, session: &SessionInfo, now_ns: u64) -> Vec<Event> {
+        // Code may take the place of other code: so when each line was written counts.
+        if let Some(bytes) = self.map.as_ref().and_then(NameFile::bytes) {
+            self.map_growth.note(bytes, now_ns);
+        }
         let due =
             self.searched.is_none_or(|last| last.elapsed() >= SEARCH_EVERY) && self.searches < SEARCHES_MAX;
         if !(due || self.interface.is_due()) || self.info.pid == 0 {
@@ -168,7 +174,8 @@ impl ProcessCode {
         // A jitdump has timestamps, so it comes last and takes precedence.
         let path = perf_map_path(self.info.pid);
         let map = self.map.take().or_else(|| self.open(&path, session));
-        if let Some(functions) = map.and_then(|file| file.perf_map(hit).ok()) {
+        let since = |offset| self.map_growth.written_since(offset);
+        if let Some(functions) = map.and_then(|file| file.perf_map(hit, since).ok()) {
             events.extend(GeneratedCode::in_parts(self.info.id, &path, functions));
         }
         let dump = self.dump.take().or_else(|| {

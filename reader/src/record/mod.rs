@@ -10,6 +10,7 @@ mod debugger_interface;
 mod delay;
 mod destination;
 mod exit_status;
+mod file_growth;
 mod generated_code;
 mod interpreter;
 pub(crate) mod kernel_symbols;

@@ -167,5 +167,5 @@ fn read(profile: &Profile, process: u32) -> Option<(PathBuf, Vec<GeneratedFuncti
     }
     let path = perf_map_path(info.pid);
     let file = NameFile::open(&path, info.uid, session.realtime_seconds(info.start_ns)).ok()?;
-    Some((path, file.perf_map(|_, _| true).ok()?))
+    Some((path, file.perf_map(|_, _| true, |_| 0).ok()?))
 }

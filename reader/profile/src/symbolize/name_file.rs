@@ -38,12 +38,22 @@ impl NameFile {
         Ok(NameFile(file.take(LONGEST_FILE)))
     }
 
-    /// Reads it as a map: the functions for which `wanted` (first address, bytes) is true, in the order of the map.
+    /// Its size in bytes.
+    pub fn bytes(&self) -> Option<u64> {
+        self.0.get_ref().metadata().ok().map(|metadata| metadata.len())
+    }
+
+    /// Reads it as a map: the functions for which `wanted` (first address, bytes) is true, in the order of the map. `since` says
+    /// before when the line at an offset in bytes was not there (nanoseconds on the recording's clock; 0 if that is not known).
     ///
     /// # Errors
     /// If reading fails.
-    pub fn perf_map(self, wanted: impl Fn(u64, u64) -> bool) -> io::Result<Vec<GeneratedFunction>> {
-        perf_map::parse(BufReader::with_capacity(1 << 16, self.0), wanted)
+    pub fn perf_map(
+        self,
+        wanted: impl Fn(u64, u64) -> bool,
+        since: impl Fn(u64) -> u64,
+    ) -> io::Result<Vec<GeneratedFunction>> {
+        perf_map::parse(BufReader::with_capacity(1 << 16, self.0), wanted, since)
     }
 
     /// Reads it as a jitdump: the functions for which `wanted` (first address, bytes) is true, in the order of time.
@@ -71,7 +81,7 @@ mod tests {
             assert!(NameFile::open(&path, uid + 1, written).is_err());
         }
         std::fs::remove_file(&path).unwrap();
-        assert_eq!(file.perf_map(|_, _| true).unwrap()[0].name, "f", "removed, yet open");
+        assert_eq!(file.perf_map(|_, _| true, |_| 0).unwrap()[0].name, "f", "removed, yet open");
         // A FIFO without a writer.
         nix::unistd::mkfifo(&path, nix::sys::stat::Mode::from_bits_truncate(0o600)).unwrap();
         assert!(NameFile::open(&path, uid, 0).is_err());

@@ -17,30 +17,33 @@ pub fn perf_map_path(pid: u32) -> PathBuf {
     PathBuf::from(format!("/tmp/perf-{pid}.map"))
 }
 
-/// The functions for which `wanted` is true, in the order of the map.
+/// The functions for which `wanted` is true, in the order of the map; `since` gives their time by the offset of the line.
 pub(super) fn parse(
     mut lines: impl BufRead,
     wanted: impl Fn(u64, u64) -> bool,
+    since: impl Fn(u64) -> u64,
 ) -> io::Result<Vec<GeneratedFunction>> {
     let mut functions = Vec::new();
     let mut line = Vec::new();
+    let mut offset = 0;
     while Read::take(&mut lines, LONGEST_LINE).read_until(b'\n', &mut line)? > 0 {
-        let read = function(&String::from_utf8_lossy(&line));
+        let read = function(&String::from_utf8_lossy(&line), since(offset));
         functions.extend(read.filter(|function| wanted(function.start, function.len)));
+        offset += line.len() as u64;
         line.clear();
     }
     Ok(functions)
 }
 
 /// Parses a line.
-fn function(line: &str) -> Option<GeneratedFunction> {
+fn function(line: &str, since_ns: u64) -> Option<GeneratedFunction> {
     let mut parts = line.trim_end().splitn(3, ' ');
     let hexadecimal = |text: &str| u64::from_str_radix(text.trim_start_matches("0x"), 16).ok();
     let start = hexadecimal(parts.next()?)?;
     let len = hexadecimal(parts.next()?)?;
     start.checked_add(len)?;
     let name = short_name(parts.next()?.trim_start());
-    Some(GeneratedFunction { since_ns: 0, start, len, name })
+    Some(GeneratedFunction { since_ns, start, len, name })
 }
 
 #[cfg(test)]
@@ -53,7 +56,7 @@ mod tests {
     }
 
     fn names(text: &str, hits: &[u64]) -> Vec<String> {
-        let functions = parse(text.as_bytes(), hit(hits)).unwrap();
+        let functions = parse(text.as_bytes(), hit(hits), |_| 0).unwrap();
         functions.into_iter().map(|function| function.name).collect()
     }
 
@@ -64,6 +67,14 @@ mod tests {
         assert_eq!(names(map, &[0x1000]), ["old", "new"]);
         assert_eq!(names(map, &[0x10ff]), ["old"]);
         assert_eq!(names(map, &[0x200f]), ["LazyCompile:*f /a b.js:3"]);
+    }
+
+    #[test]
+    fn functions_have_the_time_of_their_line() {
+        let map = "1000 10 old\nbroken\n1000 10 new\n";
+        let functions = parse(map.as_bytes(), |_, _| true, |offset| offset * 10).unwrap();
+        let times: Vec<u64> = functions.iter().map(|function| function.since_ns).collect();
+        assert_eq!(times, [0, 190]);
     }
 
     #[test]
