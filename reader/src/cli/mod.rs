@@ -175,7 +175,7 @@ struct RecordArgs {
     /// Stop after DURATION: seconds, or with a unit, such as 500ms or 5m
     #[arg(short, long, value_name = "DURATION", env = "SELFWIND_DURATION", value_parser = duration)]
     duration: Option<Duration>,
-    /// Skip the first part, as long as DURATION
+    /// Start recording after DURATION
     #[arg(long, value_name = "DURATION", env = "SELFWIND_DELAY", value_parser = duration)]
     delay: Option<Duration>,
     #[arg(short, long, value_name = "FILE", help = recorded_file::help(), env = "SELFWIND_OUTPUT",

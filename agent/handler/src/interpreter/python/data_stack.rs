@@ -10,7 +10,7 @@
 //! loop, stores may happen in any order. So its address is believed only if it lies in a chunk, not beyond the used part, and
 //! the frames below end exactly there; its contents are not. If the loop has called a function outside, it is complete too.
 //! It need not be the last frame on the data stack: a returning call unlinks its frame first, then releases the code object,
-//! and only then lowers the top. So nothing at or above the innermost frame is read here.
+//! and only then lowers the top. So nothing above the innermost frame is read here, and that one only if it is complete.
 //!
 //! Most frames are those of the thread's previous walk. So where each one's code was kept then is tried first, and what is to be
 //! recorded of a frame is read in this pass, in which no read waits for another: only then the chain is followed. Nothing is taken
@@ -37,6 +37,7 @@ const CHUNKS: usize = 16;
 const SIZE: u64 = 8;
 const TOP: u64 = 16;
 const DATA: u64 = 24;
+
 /// A frame on the data stack.
 #[derive(Clone, Copy)]
 struct Entry {
