@@ -7,6 +7,7 @@ use std::fmt::Display;
 use std::fs::{self, File};
 use std::io::{self, Read};
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 /// Page size in bytes, the unit of mappings.
@@ -90,6 +91,14 @@ pub(crate) fn threads(pid: u32) -> io::Result<Vec<u32>> {
         entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok()).collect();
     threads.sort_unstable();
     Ok(threads)
+}
+
+/// The number of threads of a process, by the links of their directory: 2, and one for each thread.
+///
+/// # Errors
+/// If the process has ended.
+pub(crate) fn thread_count(pid: u32) -> io::Result<u64> {
+    Ok(fs::metadata(format!("/proc/{pid}/task"))?.nlink().saturating_sub(2))
 }
 
 /// Fields of a `stat` file (proc_pid_stat(5)).

@@ -37,6 +37,18 @@ impl DoorbellPage {
         self.sleeping.0.store(0, Ordering::Relaxed);
     }
 
+    /// Reader: processes must also ring once they have begun and whenever their modules have changed, because it walks their
+    /// stacks itself.
+    pub fn ask_for_changes(&self) {
+        self.on_changes.store(1, Ordering::Relaxed);
+    }
+
+    /// Writer, after describing its modules: true if it must ring.
+    #[must_use]
+    pub fn is_asked_for_changes(&self) -> bool {
+        self.on_changes.load(Ordering::Relaxed) != 0
+    }
+
     /// Whether the reader has announced sleep and no writer has rung since.
     #[cfg(all(test, loom))]
     pub(crate) fn is_sleeping(&self) -> bool {

@@ -241,7 +241,7 @@ fn doorbell() -> DoorbellPage {
     DoorbellPage {
         magic: zero(),
         version: AtomicU32::new(0),
-        reserved: AtomicU32::new(0),
+        on_changes: AtomicU32::new(0),
         sleeping: word(),
         stop: word(),
     }

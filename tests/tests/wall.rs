@@ -109,6 +109,38 @@ fn stacks_of_blocked_threads_reach_their_roots() {
     }
 }
 
+/// A program shorter than the recorder's usual interval between two passes has the stacks of its waits all the same.
+#[test]
+fn stacks_of_a_short_program_reach_their_roots() {
+    let program = Target::c("wall_shares").with("pointers", &["-O2", "-fno-omit-frame-pointer"]).build();
+    for round in 0..10 {
+        let recording = Recorder::at(499).event("wall").record(&program, &["0.1"]);
+        let mut blocked = recording.folded();
+        blocked.stacks.retain(|(stack, _)| stack.last().is_some_and(|leaf| leaf.starts_with("[blocked")));
+        assert!(blocked.rooted() > 0.95, "{round}: {blocked:#?}");
+        for site in ["sleep_shortly", "sleep_longer", "wait_for_the_end", "read_to_the_end"] {
+            assert!(blocked.inclusive(site) > 0, "{round}, {site}: {blocked:#?}");
+        }
+    }
+}
+
+/// At the default rate, by the program's own clock.
+#[test]
+fn waits_of_short_threads_and_in_new_libraries_have_their_stacks() {
+    let library = Target::c("waiting_library").shared("waiting_library.so").build();
+    let library = library.to_str().expect("UTF-8");
+    let recording =
+        Recorder::at(199).event("wall").record(&Target::c("short_waits").build(), &["25", library]);
+    let folded = recording.folded();
+    let mut said = recording.outcome.stdout.split_whitespace();
+    for function in ["thread_waits", "library_waits"] {
+        let time: u64 = said.next().expect("two numbers").parse().expect("a number");
+        let found = folded.inclusive(function);
+        assert!(found > time * 3 / 4, "{function}: {found} us of {time}: {folded:#?}");
+        assert!(found < time * 11 / 10, "{function}: {found} us of {time}: {folded:#?}");
+    }
+}
+
 /// By the kernel's count of voluntary context switches: a sleeping thread is never woken. At this rate it
 /// would be 2,000 times. (On a loaded machine a recorded thread once had three switches more; why is not known.)
 #[test]

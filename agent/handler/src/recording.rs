@@ -149,6 +149,13 @@ impl Recording {
         current().is_some_and(|current| ptr::eq(current, self))
     }
 
+    /// Wakes the reader if it needs to know at once that the process has begun or has other modules.
+    pub fn ring_for_changes(&self) {
+        if self.doorbell.is_some_and(|doorbell| doorbell.is_asked_for_changes()) {
+            self.ring();
+        }
+    }
+
     /// Wakes the reader if it sleeps.
     pub fn ring(&self) {
         if let Some(doorbell) = self.doorbell

@@ -56,6 +56,9 @@ pub(super) fn record_command(options: &RecordOptions) -> anyhow::Result<u8> {
         }
     };
     options.notices.detail(format_args!("session {}", session.directory().display()));
+    if options.sampling.sources.have_wall() {
+        session.ask_for_changes();
+    }
     let mut environment = session.environment(&options.sampling, options.snapshot, &agent);
     if options.notices == Notices::Verbose {
         environment.push(("SELFWIND_VERBOSE".into(), "1".into()));

@@ -353,6 +353,11 @@ impl Doorbell {
         }
     }
 
+    /// Has processes ring also once they have begun and when their modules have changed.
+    pub(crate) fn ask_for_changes(&self) {
+        self.touch(shm_format::DoorbellPage::ask_for_changes);
+    }
+
     /// Signals all processes of the session that the recording has ended.
     pub(crate) fn stop(&self) {
         self.touch(shm_format::DoorbellPage::stop);

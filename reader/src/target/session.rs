@@ -96,6 +96,11 @@ impl Session {
         [self.directory.clone()].into_iter().chain(others).collect()
     }
 
+    /// Has processes ring also once they have begun and when their modules have changed. Those of other users do not ring.
+    pub(crate) fn ask_for_changes(&self) {
+        self.doorbell.ask_for_changes();
+    }
+
     /// Signals all processes that the recording has ended.
     pub(crate) fn stop(&self) {
         self.doorbell.stop();

@@ -133,6 +133,9 @@ fn watch_command(args: &TopArgs) -> anyhow::Result<u8> {
     })?;
     let agent = agent_file::unpack_for(&args.event)?;
     let session = Session::create()?;
+    if sampling.sources.have_wall() {
+        session.ask_for_changes();
+    }
     let mut environment = session.environment(&sampling, false, &agent);
     let tables = Cache::of_user(Notices::Quiet);
     if let Some(cache) = &tables {

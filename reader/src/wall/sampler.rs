@@ -24,7 +24,7 @@ use crate::target::clock;
 const CPU_SHARE: u32 = 20;
 /// Weight (1/N) of the latest pass in the moving average of the cost.
 const SMOOTHING: u32 = 64;
-/// After this many passes, search for threads that no agent has reported.
+/// After this many passes, search for threads even if their number has not changed.
 const SEARCH_EVERY: u32 = 16;
 /// Markers other than system calls.
 const READY: u16 = NO_CALL - 1;
@@ -49,6 +49,8 @@ struct Process {
     has_new_modules: bool,
     /// There are new threads since the last pass.
     has_new_threads: bool,
+    /// How many threads the kernel counted in the last pass.
+    thread_count: Option<u64>,
     /// It has ended, or executed another program.
     is_over: bool,
 }
@@ -143,6 +145,7 @@ impl<'b> Sampler<'b> {
             modules: HashMap::new(),
             has_new_modules: false,
             has_new_threads: true,
+            thread_count: None,
             is_over: false,
         };
         self.processes.insert(info.id, process);
@@ -179,7 +182,12 @@ impl<'b> Sampler<'b> {
     fn sample_process(&mut self, id: u32) -> bool {
         let Some(process) = self.processes.get_mut(&id) else { return true };
         let mut found = Vec::new();
-        if std::mem::take(&mut process.has_new_threads) || self.looks.is_multiple_of(SEARCH_EVERY) {
+        let thread_count = proc::thread_count(process.pid).ok();
+        let has_others = std::mem::replace(&mut process.thread_count, thread_count) != thread_count;
+        if std::mem::take(&mut process.has_new_threads)
+            || has_others
+            || self.looks.is_multiple_of(SEARCH_EVERY)
+        {
             match discover_threads(process) {
                 Discovery::All => {}
                 Discovery::NoFiles => self.report_open_file_limit(id),
