@@ -29,6 +29,9 @@ fn tell_interpreter(recording: &Recording, found: &python::Found) {
     let (major, minor, remark): (_, _, &[u8]) = match found {
         python::Found::Known(python) => {
             journal::make_log(recording, NAMES);
+            let (minor, runtime, code_type) = (python.layout.minor, python.runtime, python.code_type);
+            let place = alloc::format!("{minor} {runtime:x} {code_type:x}");
+            journal::tell_setting(recording, b"python at", place.as_bytes());
             (3, python.layout.minor, b"")
         }
         python::Found::Refused(3, minor @ 13..=14) => {

@@ -58,6 +58,11 @@ impl Status {
         self.field(name).map_or(0, set)
     }
 
+    /// The number of the process or thread in its own PID namespace, the innermost.
+    pub(crate) fn inner_id(&self) -> Option<u32> {
+        self.field("NSpid")?.split_whitespace().last()?.parse().ok()
+    }
+
     /// The kernel's letter for the thread's state.
     pub(crate) fn state(&self) -> Option<char> {
         self.field("State")?.chars().next()

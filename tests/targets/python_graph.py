@@ -1,9 +1,10 @@
-"""Calls that follow a fixed graph: whatever a stack of this program shows must be a path of it. `python_graph.py SECONDS`
-prints the edges, `CALLER CALLEE` a line.
+"""Calls that follow a fixed graph: whatever a stack of this program shows must be a path of it. `python_graph.py SECONDS
+[THREADS]` prints the edges, `CALLER CALLEE` a line. Threads take turns, anywhere in their code.
 
 Short functions, so that samples meet calls and returns; generators, coroutines, methods, callbacks out of C; and functions
 that are compiled, run once and thrown away, so that memory is used again for other ones."""
 
+import _thread
 import sys
 import time
 
@@ -80,6 +81,11 @@ def main(seconds):
         temporary(n % 7)
 
 
+def in_thread(seconds, end):
+    main(seconds)
+    end.release()
+
+
 for number in range(FUNCTIONS):
     make(number)
 # A class is a call of its body.
@@ -100,6 +106,14 @@ for n in range(7):
     edge("<module>", f"short_lived_{n}")
     edge(f"short_lived_{n}", "leaf")
 # What is printed is all of it: `print` runs no Python of this file.
+edge("in_thread", "main")
+sys.setswitchinterval(1e-4)
+ends = [_thread.allocate_lock() for _ in sys.argv[2:] for _ in range(int(sys.argv[2]))]
+for end in ends:
+    end.acquire()
+    _thread.start_new_thread(in_thread, (float(sys.argv[1]), end))
 main(float(sys.argv[1]))
+for end in ends:
+    end.acquire()
 for caller, callee in sorted(EDGES):
     print(caller, callee)

@@ -1,5 +1,5 @@
 /* Offsets in CPython's structures by its own headers: one line `FIELD OFFSET` each, with the names used in
- * `agent/handler/src/interpreter/python/layout.rs`. */
+ * `python-layout/src/lib.rs`. */
 
 #define Py_BUILD_CORE 1
 #include <Python.h>
@@ -31,6 +31,9 @@ int main(void) {
     FIELD(thread_next, PyThreadState, next);
     FIELD(thread_interpreter, PyThreadState, interp);
     FIELD(thread_id, PyThreadState, thread_id);
+#if PY_VERSION_HEX >= 0x030b0000
+    FIELD(thread_native_id, PyThreadState, native_thread_id);
+#endif
 #if PY_VERSION_HEX >= 0x030b0000
     FIELD(interpreter_threads, PyInterpreterState, threads.head);
 #else

@@ -120,6 +120,30 @@ fn assert_in_place(what: &str, folded: &Folded) {
     }
 }
 
+/// Every stack is a path of the graph that the program has printed.
+fn assert_possible(what: &str, minor: u32, recording: &Recording, folded: &Folded) {
+    assert_eq!(recording.outcome.status, 0, "{what}: {:?}", recording.outcome);
+    let edges: BTreeSet<(&str, &str)> =
+        recording.outcome.stdout.lines().filter_map(|line| edge(minor, line)).collect();
+    assert!(edges.len() > 60, "{what}: {edges:?}");
+    let mut looked_at = 0;
+    for (stack, weight) in &folded.stacks {
+        let called = functions(stack);
+        // The interpreter's own start and end run other files.
+        let is_foreign = |element: &String| element.ends_with(MARK) && !is_of_the_script(element);
+        if called.is_empty() || stack.iter().any(is_foreign) {
+            continue;
+        }
+        looked_at += weight;
+        let is_root = ["<module>", "in_thread"].contains(&called[0]) || called[0].starts_with(GAP);
+        assert!(is_root, "{what}: {stack:?}");
+        for pair in called.windows(2).filter(|pair| !pair.iter().any(|name| name.starts_with(GAP))) {
+            assert!(edges.contains(&(pair[0], pair[1])), "{what}: {pair:?} in {stack:?}");
+        }
+    }
+    assert!(looked_at * 10 >= folded.total() * 9, "{what}: {looked_at} of {}", folded.total());
+}
+
 #[test]
 fn no_stack_is_impossible() {
     // Of five interpreters a million samples together.
@@ -130,33 +154,82 @@ fn no_stack_is_impossible() {
             let what = format!("3.{minor} {source} {}", python.display());
             let recording =
                 Recorder::at(9973).event(source).record(&python, &[script("python_graph"), seconds.into()]);
-            assert_eq!(recording.outcome.status, 0, "{what}: {:?}", recording.outcome);
             recording.assert_adds_up();
-            let edges: BTreeSet<(&str, &str)> =
-                recording.outcome.stdout.lines().filter_map(|line| edge(minor, line)).collect();
-            assert!(edges.len() > 60, "{what}: {edges:?}");
             let folded = recording.folded();
-            let mut looked_at = 0;
-            for (stack, weight) in &folded.stacks {
-                let called = functions(stack);
-                // The interpreter's own start and end run other files.
-                let is_foreign = |element: &String| element.ends_with(MARK) && !is_of_the_script(element);
-                if called.is_empty() || stack.iter().any(is_foreign) {
-                    continue;
-                }
-                looked_at += weight;
-                assert!(called[0] == "<module>" || called[0].starts_with(GAP), "{what}: {stack:?}");
-                for pair in called.windows(2).filter(|pair| !pair.iter().any(|name| name.starts_with(GAP))) {
-                    assert!(edges.contains(&(pair[0], pair[1])), "{what}: {pair:?} in {stack:?}");
-                }
-            }
-            assert!(looked_at * 10 >= folded.total() * 9, "{what}: {looked_at} of {}", folded.total());
+            assert_possible(&what, minor, &recording, &folded);
             let weight = weight_of_gaps(&folded);
             let samples = recording.stats().number("samples");
-            println!("{what}: {samples} samples, weight {looked_at} looked at, {weight} with a gap");
+            println!("{what}: {samples} samples, weight {} with a gap of {}", weight, folded.total());
             assert!(weight <= folded.total() / gaps, "{what}: gaps are {weight} of {}", folded.total());
         }
     }
+}
+
+/// Threads that wait for their turn, anywhere in their code; read from outside.
+#[test]
+fn no_stack_of_a_blocked_thread_is_impossible() {
+    let seconds = if std::env::var_os("SELFWIND_LONG").is_some() { "60" } else { "3" };
+    for (minor, python) in pythons().into_iter().filter(|(minor, _)| *minor >= 10) {
+        let what = format!("3.{minor} {}", python.display());
+        let arguments = [script("python_graph"), seconds.into(), "4".into()];
+        let recording = Recorder::at(9973).event("wall").record(&python, &arguments);
+        recording.assert_adds_up();
+        let mut folded = recording.folded();
+        folded.stacks.retain(|(stack, _)| stack.last().is_some_and(|leaf| leaf.starts_with("[blocked")));
+        assert_possible(&what, minor, &recording, &folded);
+        let (gaps, samples) = (weight_of_gaps(&folded), recording.stats().detail(&["sources", "wall"]));
+        println!("{what}: {samples} waits, {gaps} us of {} with a gap", folded.total());
+        assert!(gaps <= folded.total() / 500, "{what}: gaps are {gaps} of {}", folded.total());
+    }
+}
+
+/// Stacks of blocked threads, which the recorder reads from outside. In 3.9 a thread's Python frames cannot be found so.
+#[test]
+fn waits_have_their_functions() {
+    let mut have_all = false;
+    for (minor, python) in pythons() {
+        let what = format!("3.{minor} {}", python.display());
+        let recording = Recorder::at(499).event("wall").record(&python, &[script("python_waits")]);
+        assert_eq!(recording.outcome.status, 0, "{what}: {:?}", recording.outcome);
+        let mut blocked = recording.folded();
+        blocked.stacks.retain(|(stack, _)| stack.last().is_some_and(|leaf| leaf.starts_with("[blocked")));
+        assert_eq!(weight_of_gaps(&blocked), 0, "{what}: {blocked:#?}");
+        let is_truncated = |stack: &[String]| stack.iter().any(|element| element.starts_with("[truncated"));
+        assert!(!blocked.stacks.iter().any(|(stack, _)| is_truncated(stack)), "{what}: {blocked:#?}");
+        let thread = match minor {
+            ..11 => "_bootstrap _bootstrap_inner run locked",
+            _ => "Thread._bootstrap Thread._bootstrap_inner Thread.run locked",
+        };
+        let said = |name: &str| -> u64 {
+            let mut lines = recording.outcome.stdout.lines().filter_map(|line| line.split_once(' '));
+            let (_, time) = lines.find(|(other, _)| *other == name).expect("all are printed");
+            time.parse().expect("a number")
+        };
+        for (name, chain) in [
+            ("recursing", "<module> main recursing recursing recursing recursing sleep"),
+            ("generating", "<module> main consuming generating sleep"),
+            ("called_back", "<module> main sorting called_back sleep"),
+            ("locked", thread),
+            ("in_child", "<module> main forking in_child sleep"),
+        ] {
+            let is_it = |(stack, _): &&(Vec<String>, u64)| functions(stack).join(" ") == chain;
+            let found: u64 = blocked.stacks.iter().filter(is_it).map(|(_, weight)| weight).sum();
+            let expected = if minor < 10 { 0 } else { said(name) };
+            let range = expected * 9 / 10..=expected * 21 / 20;
+            assert!(range.contains(&found), "{what}: {name}: {found} us of {expected}: {blocked:#?}");
+        }
+        // Each is where it belongs among the native frames.
+        let mut sorted = blocked.stacks.iter().map(|(stack, _)| stack);
+        let place = |stack: &[String], name: &str| stack.iter().position(|element| element.starts_with(name));
+        let Some(stack) = sorted.find(|stack| functions(stack).contains(&"called_back")) else { continue };
+        let places = ["sorting (", "builtin_sorted", "called_back (", "sleep (", "time_sleep"];
+        let places = places.map(|name| place(stack, name));
+        // A stripped build has no names of native functions.
+        let known: Vec<_> = places.into_iter().flatten().collect();
+        assert!(known.is_sorted() && known.len() >= 3, "{what}: {stack:?}");
+        have_all |= known.len() == 5;
+    }
+    assert!(have_all, "no interpreter with symbols");
 }
 
 /// The handler reads certain memory without a probe. This program unmaps such memory at once.

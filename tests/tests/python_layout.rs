@@ -73,7 +73,8 @@ fn described(library: &Path) -> Option<Layout> {
 fn by_table(layout: &Layout) -> BTreeMap<&'static str, u64> {
     let Layout { interpreters, interpreter_next, interpreter_threads, thread_previous, thread_next, .. } =
         *layout;
-    let Layout { thread_interpreter, thread_id, thread_frame, thread_c_frame, .. } = *layout;
+    let Layout { thread_interpreter, thread_id, thread_native_id, thread_frame, thread_c_frame, .. } =
+        *layout;
     let Layout { c_frame_current, c_frame_previous, frame_previous, frame_code, frame_instruction, .. } =
         *layout;
     let Layout { finalizing, thread_chunk, frame_stack_top, code_stack_words, code_local_words, .. } =
@@ -94,6 +95,7 @@ fn by_table(layout: &Layout) -> BTreeMap<&'static str, u64> {
         ("thread_next", thread_next),
         ("thread_interpreter", thread_interpreter),
         ("thread_id", thread_id),
+        ("thread_native_id", thread_native_id),
         ("thread_frame", thread_frame),
         ("thread_c_frame", thread_c_frame),
         ("c_frame_current", c_frame_current),

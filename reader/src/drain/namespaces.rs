@@ -43,7 +43,7 @@ fn real_pid(identity: &Identity, known: impl Iterator<Item = Located>) -> Option
 
 /// The pid in the innermost namespace.
 fn inner_pid(pid: u32) -> Option<u32> {
-    Status::of_process(pid).ok()?.field("NSpid")?.split_whitespace().last()?.parse().ok()
+    Status::of_process(pid).ok()?.inner_id()
 }
 
 /// The children of all threads of a process.

@@ -3,7 +3,7 @@
 //! A thread of the recorder checks all threads of the recorded processes at the sampling rate. The kernel's counts for a thread
 //! (`schedstat`: time running, time runnable, times scheduled) tell whether it has run since the last check. If not, its stack is
 //! unchanged. If it has and is blocked now, `/proc/PID/task/TID/syscall` has its registers; its stack is read through
-//! `/proc/PID/mem` and walked here. None of that wakes the thread.
+//! `/proc/PID/mem` and walked here, Python's frames included. None of that wakes the thread.
 //!
 //! Times come from the kernel's accounting: whenever a thread is found blocked, the time since it was last found blocked is divided
 //! into running, runnable and blocked, to the nanosecond. Only the stack is a matter of sampling. Running threads are sampled
@@ -13,6 +13,7 @@ mod blocked;
 mod call;
 mod frame_pointer;
 mod memory;
+mod python;
 mod running;
 mod sampler;
 mod schedstat;
@@ -68,7 +69,7 @@ impl Wall {
                 | Event::ModuleGone(_)
                 | Event::Thread(_)
                 | Event::ProcessEnd(_)
-        );
+        ) || matches!(event, Event::Setting(setting) if setting.key == python::SETTING);
         if is_wanted {
             // Fails only after a panic of the thread, which ends wall-clock sampling alone.
             let _ = self.told.send(Message::Event(Box::new(event.clone())));

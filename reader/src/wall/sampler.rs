@@ -13,7 +13,9 @@ use selfwind_profile::profile_file::{
 use selfwind_profile::source_list::WALL_SOURCE;
 use unwind::End;
 
-use super::blocked::{self, NO_CALL};
+use super::blocked::{self, Blocked, NO_CALL};
+use super::memory::RemoteMemory;
+use super::python::Python;
 use super::stack::{Stack, Walker};
 use super::thread::{Check, Thread, Wait, WaitSpan};
 use super::{Message, receive};
@@ -45,6 +47,10 @@ struct Process {
     unnumbered: HashMap<u32, Vec<Sample>>,
     /// Start and size of its modules.
     modules: HashMap<u32, (u64, u64)>,
+    /// Its Python interpreter, if it has a known one.
+    python: Option<Python>,
+    /// The threads' ids in their own PID namespace, if that has been of use.
+    inner_ids: HashMap<u32, u32>,
     /// There are new modules since the last pass.
     has_new_modules: bool,
     /// There are new threads since the last pass.
@@ -110,6 +116,11 @@ impl<'b> Sampler<'b> {
             Event::Process(info) => self.process(&info),
             Event::Module(module) => self.module(&module),
             Event::ModuleGone(gone) => self.module_gone(&gone),
+            Event::Setting(setting) => {
+                if let Some(process) = self.processes.get_mut(&setting.process) {
+                    process.python = Some(Python::new(&setting.value));
+                }
+            }
             Event::Thread(thread) => {
                 let Some(process) = self.processes.get_mut(&thread.process) else { return };
                 let began_ns = thread.start_ns.max(self.since_ns);
@@ -143,6 +154,8 @@ impl<'b> Sampler<'b> {
             numbers: HashMap::new(),
             unnumbered: HashMap::new(),
             modules: HashMap::new(),
+            python: None,
+            inner_ids: HashMap::new(),
             has_new_modules: false,
             has_new_threads: true,
             thread_count: None,
@@ -196,15 +209,27 @@ impl<'b> Sampler<'b> {
         }
         let Some(process) = self.processes.get_mut(&id) else { return true };
         let has_new_modules = std::mem::take(&mut process.has_new_modules);
-        let Process { mem, threads, .. } = process;
+        let Process { pid, mem, threads, python, inner_ids, .. } = process;
+        python.iter_mut().for_each(Python::begin_pass);
         threads.retain(|&tid, thread| {
             let mut spans = Vec::new();
-            let mut walk = |blocked| match mem {
-                Some(mem) => self.walker.walk(id, clock::monotonic_ns(), blocked, mem),
-                None => Stack { frames: Vec::new(), end: End::Unreadable },
+            let mut walk = |blocked: Blocked| {
+                let Some(mem) = mem else { return Stack { frames: Vec::new(), end: End::Unreadable } };
+                let mut memory = RemoteMemory::new(mem, blocked.sp);
+                let native = self.walker.walk(id, clock::monotonic_ns(), blocked, &mut memory);
+                let Some(python) = python else { return native.into_stack() };
+                let inner_id = *inner_ids.entry(tid).or_insert_with(|| inner_id(*pid, tid).unwrap_or(tid));
+                let whole = python.add_frames(native, inner_id, &mut memory);
+                for function in python.take_new_functions(id) {
+                    let _ = self.samples.send(Event::Function(function));
+                }
+                whole.into_stack()
             };
             let look = thread.check(has_new_modules, &mut clock::monotonic_ns, &mut walk, &mut spans);
             found.extend(spans.into_iter().map(|span| (tid, span)));
+            if look == Check::Ended {
+                inner_ids.remove(&tid);
+            }
             look == Check::Lives
         });
         found.into_iter().for_each(|(tid, span)| self.tell(id, tid, span));
@@ -313,6 +338,11 @@ impl<'b> Sampler<'b> {
             let _ = self.samples.send(Event::Setting(Setting { process, key: NOTE_KEY.into(), value }));
         }
     }
+}
+
+/// The id of a thread in its own PID namespace.
+fn inner_id(pid: u32, tid: u32) -> Option<u32> {
+    proc::Status::of_thread(pid, tid).ok()?.inner_id()
 }
 
 /// The result of searching for threads.

@@ -1,7 +1,5 @@
 //! Walks the stack of a blocked thread from outside, with the call frame information of its modules.
 
-use std::fs::File;
-
 use offline::{NewMapping, Processes};
 use selfwind_profile::profile_file::{ModuleGone, ModuleInfo};
 use unwind::{End, FoundBy, Frame, Registers};
@@ -20,13 +18,41 @@ const UNKNOWN: u64 = 0xdead_0000_0000_0001;
 /// Maximum number of frame records to try for one stack.
 const ATTEMPTS: usize = 32;
 
-/// A walked stack.
+/// A stack.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Stack {
     /// Frame words, leaf first.
     pub(super) frames: Vec<u64>,
     /// Why the walk ended.
     pub(super) end: End,
+}
+
+/// A walked stack.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct NativeStack {
+    /// Frame words, leaf first.
+    pub(super) frames: Vec<u64>,
+    /// The stack pointer of each; 0 if unknown.
+    pub(super) pointers: Vec<u64>,
+    /// Why the walk ended.
+    pub(super) end: End,
+}
+
+impl NativeStack {
+    /// Without frames.
+    pub(super) fn empty(end: End) -> Self {
+        Self { frames: Vec::new(), pointers: Vec::new(), end }
+    }
+
+    /// Adds frames that are not native.
+    pub(super) fn extend(&mut self, frames: impl IntoIterator<Item = u64>) {
+        self.frames.extend(frames);
+    }
+
+    /// Without the stack pointers.
+    pub(super) fn into_stack(self) -> Stack {
+        Stack { frames: self.frames, end: self.end }
+    }
 }
 
 /// Walks stacks.
@@ -77,10 +103,15 @@ impl<'b> Walker<'b> {
         self.processes.settle(ns);
     }
 
-    /// Walks the stack of a blocked thread in the process with this `mem` file.
-    pub(super) fn walk(&mut self, process: u32, ns: u64, blocked: Blocked, mem: &File) -> Stack {
-        let mut memory = RemoteMemory::new(mem, blocked.sp);
-        let without = self.attempt(process, ns, blocked, UNKNOWN, &mut memory);
+    /// Walks the stack of a blocked thread in the process with this memory.
+    pub(super) fn walk(
+        &mut self,
+        process: u32,
+        ns: u64,
+        blocked: Blocked,
+        memory: &mut RemoteMemory<'_>,
+    ) -> NativeStack {
+        let without = self.attempt(process, ns, blocked, UNKNOWN, memory);
         let known = without.frames.len();
         let Some(&last) = without.frames.last().filter(|_| !without.end.is_complete()) else {
             return without;
@@ -94,9 +125,9 @@ impl<'b> Walker<'b> {
         let function = self.processes.function_at(process, ns, last.lookup_address());
         let (Some(sp), Some(function)) = (sp, function) else { return without };
         let mut begins = |address| self.processes.function_at(process, ns, address) == Some(address);
-        let records = candidates(&mut memory, function, last.address(), sp, &mut begins);
+        let records = candidates(memory, function, last.address(), sp, &mut begins);
         for Record { address, is_certain } in records.into_iter().take(ATTEMPTS) {
-            let mut with = self.attempt(process, ns, blocked, address, &mut memory);
+            let mut with = self.attempt(process, ns, blocked, address, memory);
             if with.end.is_complete() && with.frames.len() > known {
                 if !is_certain {
                     with.frames[known..].iter_mut().for_each(|frame| *frame = guessed(*frame));
@@ -114,14 +145,15 @@ impl<'b> Walker<'b> {
         blocked: Blocked,
         fp: u64,
         memory: &mut RemoteMemory<'_>,
-    ) -> Stack {
+    ) -> NativeStack {
         let mut registers = Registers { pc: blocked.pc, ..Registers::default() };
         (registers.r[SP], registers.r[FP]) = (blocked.sp, fp);
-        let mut frames = Vec::new();
+        let mut stack = NativeStack::empty(End::NoModule);
         let walk = self.processes.frames_in(process, ns, &registers, memory, |placed| {
-            frames.push(placed.frame.bits());
+            stack.frames.push(placed.frame.bits());
+            stack.pointers.push(placed.stack_pointer);
         });
-        Stack { frames, end: walk.end }
+        NativeStack { end: walk.end, ..stack }
     }
 }
 

@@ -38,6 +38,8 @@ pub struct NewMapping<'n> {
 pub struct PlacedFrame<'m, 'a> {
     /// The frame.
     pub frame: Frame,
+    /// Its stack pointer; 0 if unknown.
+    pub stack_pointer: u64,
     /// The mapping; `None` if nothing is known to be mapped there.
     pub mapping: Option<&'m Mapping<'a>>,
 }
@@ -235,8 +237,9 @@ impl<'a> Processes<'a> {
                 break walked;
             }
         };
-        for &frame in walker.stack_cache.frames() {
-            take(PlacedFrame { frame, mapping: layout.find(frame.lookup_address()) });
+        let pointers = walker.stack_cache.stack_pointers().chain(std::iter::repeat(0));
+        for (&frame, stack_pointer) in walker.stack_cache.frames().iter().zip(pointers) {
+            take(PlacedFrame { frame, stack_pointer, mapping: layout.find(frame.lookup_address()) });
         }
         walked
     }

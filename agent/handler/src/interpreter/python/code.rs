@@ -4,10 +4,10 @@
 //! A function is recognised by the address and the contents of its code object, including the hash of its name, because
 //! memory is reused for other functions.
 
+use python_layout::Layout;
 use shm_format::record::{self, DurableRecord};
 
 use super::codes::Code;
-use super::layout::Layout;
 use super::string::{self, Identity};
 use super::unreadable::Unreadable;
 use super::walker::Walker;

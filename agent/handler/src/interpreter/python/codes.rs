@@ -2,8 +2,9 @@
 
 use core::cell::Cell;
 
+use python_layout::Layout;
+
 use super::descriptor::Python;
-use super::layout::Layout;
 use super::string::Identity;
 use super::unreadable::Unreadable;
 use crate::arch::load;

@@ -22,9 +22,10 @@
 //! (In 3.11 and 3.12 a call of the evaluation loop that has just begun has not yet named its frame, so the innermost one
 //! may be an old address. Then no frame is being built: the call's own was built before it began.)
 
+use python_layout::{Linkage, OWN, REFERENCE_FLAGS};
+
 use super::codes::{Code, Codes, Place};
 use super::descriptor::Python;
-use super::layout::{Linkage, OWN, REFERENCE_FLAGS};
 use crate::arch::load;
 use crate::interpreter::memory::{Lasting, Memory};
 use crate::stack::Bounds;

@@ -1,6 +1,7 @@
 //! An interpreter as the agent has found it among the loaded objects.
 
-use super::layout::Layout;
+use python_layout::Layout;
+
 use crate::arch::{self, load};
 use crate::stack::Bounds;
 

@@ -1,10 +1,10 @@
 //! The frames of one thread state, innermost first, in runs: a run is what one call of the evaluation loop evaluates.
 
+use python_layout::{Linkage, OWN, REFERENCE_FLAGS, instruction_index};
 use unwind::Interpreted;
 
 use super::certain::Trust;
 use super::data_stack::Read;
-use super::layout::{self, Linkage, OWN, REFERENCE_FLAGS};
 use super::thread::Calls;
 use super::unreadable::Unreadable;
 use super::walker::Walker;
@@ -269,6 +269,6 @@ impl Walker<'_, '_> {
                 return layout.instruction(pointer, code).ok_or(Unreadable);
             }
         };
-        layout::instruction_index(offset).ok_or(Unreadable)
+        instruction_index(offset).ok_or(Unreadable)
     }
 }

@@ -14,7 +14,6 @@ mod codes;
 mod data_stack;
 mod descriptor;
 mod frames;
-mod layout;
 mod string;
 mod thread;
 mod thread_state;
@@ -33,8 +32,8 @@ use thread_state::Cached;
 use walker::{Text, Walker};
 
 pub use descriptor::{Code, Python, ThreadLocals};
-pub use layout::Layout;
-use layout::Linkage;
+pub use python_layout::Layout;
+use python_layout::Linkage;
 pub(crate) use thread::Thread;
 
 /// The memory that a thread needs for reading Python frames. All zeros when empty.

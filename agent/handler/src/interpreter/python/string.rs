@@ -1,6 +1,7 @@
 //! String objects, as names in code are: their text, and what tells one from others that had its memory before.
 
-use super::layout::Layout;
+use python_layout::Layout;
+
 use crate::arch::load;
 use crate::interpreter::memory::Memory;
 
@@ -9,18 +10,6 @@ const FAR: u64 = 4096;
 
 /// The interpreter has not computed the hash.
 const UNKNOWN: u64 = u64::MAX;
-
-/// Where the text of a string begins in its object, and its width, 1, 2 or 4 bytes a character; `None` if it is elsewhere. Names in
-/// code come from the compiler or from its files: all have this form.
-#[inline]
-fn place(layout: &Layout, state: u64) -> Option<(u16, u32)> {
-    const COMPACT: u32 = 1 << 3;
-    const ASCII: u32 = 1 << 4;
-    let state = state as u32 >> layout.string_kind_bit;
-    let width = state & 7;
-    let start = if state & ASCII != 0 { layout.string_ascii } else { layout.string_compact };
-    (state & COMPACT != 0 && matches!(width, 1 | 2 | 4)).then_some((start, width))
-}
 
 /// What tells a string from others that had its memory before: the interpreter's hash or, if that has not been computed, as of
 /// qualified names before 3.13 and of files, the length and the last characters.
@@ -69,7 +58,7 @@ impl Identity {
 /// The length and the last characters.
 #[inline]
 fn ends(layout: &Layout, mut word: impl FnMut(u16) -> Option<u64>) -> Option<u64> {
-    let Some((start, width)) = place(layout, word(layout.string_state)?) else { return Some(0) };
+    let Some((start, width)) = layout.text(word(layout.string_state)?) else { return Some(0) };
     let length = word(layout.string_length)?;
     let bytes = length.saturating_mul(width.into()).min(FAR) as u16;
     // Of a shorter text, without what follows it.
@@ -85,7 +74,7 @@ pub(super) fn copy<'r>(
     address: u64,
     room: &'r mut [u8],
 ) -> Option<(&'r [u8], u32)> {
-    let (start, width) = place(layout, memory.field(address, layout.string_state)?)?;
+    let (start, width) = layout.text(memory.field(address, layout.string_state)?)?;
     let length = memory.field(address, layout.string_length)?.checked_mul(width.into())?;
     let count = usize::try_from(length).ok()?.min(room.len());
     let room = room.get_mut(..count)?;

@@ -1,9 +1,9 @@
 //! The interrupted thread.
 
+use python_layout::Linkage;
 use unwind::{FoundBy, Frame, StackCache};
 
 use super::descriptor::Python;
-use super::layout::Linkage;
 use crate::interpreter::found::Found;
 use crate::recording::Recording;
 use crate::stack::Bounds;

@@ -5,8 +5,9 @@
 //! so whatever was added since the last walk is found there. (A state at the address of a freed one may be missed until the
 //! list changes again.)
 
+use python_layout::Layout;
+
 use super::descriptor::Python;
-use super::layout::Layout;
 use crate::arch::load;
 use crate::interpreter::memory::{Lasting, Memory};
 use crate::stack::Bounds;

@@ -39,8 +39,9 @@
 //! might look at has been stored by then. The innermost frame is then like any other. But in 3.11 its code may have been
 //! freed already, unless the frame still runs (`stacktop` is -1).
 
+use python_layout::Linkage;
+
 use super::certain::{Certain, Trust};
-use super::layout::Linkage;
 use super::unreadable::Unreadable;
 use super::walker::Walker;
 use crate::arch::load;

@@ -1,10 +1,13 @@
-//! The field offsets of CPython's structures.
+//! The field offsets of CPython's structures, for the handler, which reads them in its own process, and for the recorder, which
+//! reads those of a blocked thread from outside.
 //!
 //! 3.13 and later describe themselves, in `_Py_DebugOffsets` at the start of `_PyRuntime` (Include/internal/pycore_runtime.h,
 //! in 3.14 pycore_debug_offsets.h). For 3.9 to 3.12 there is a table. Its offsets are those that a C compiler finds with the
 //! headers of 3.9.18, 3.10.13, 3.11.7 and 3.12.1 on x86-64 (`tests/tests/python_layout.rs` checks this): pycore_runtime.h,
 //! pycore_interp.h, pycore_frame.h, cpython/pystate.h, cpython/code.h, cpython/unicodeobject.h, frameobject.h. Structures
 //! keep their layout within a minor version from its first release on.
+
+#![no_std]
 
 use unwind::Interpreted;
 
@@ -33,6 +36,8 @@ pub struct Layout {
     pub thread_interpreter: u16,
     /// `PyThreadState.thread_id`.
     pub thread_id: u16,
+    /// `PyThreadState.native_thread_id`, since 3.11; 0 before.
+    pub thread_native_id: u16,
     /// `PyThreadState.frame`, in 3.11 and 3.12 `cframe`, later `current_frame`.
     pub thread_frame: u16,
     /// `PyThreadState.cframe`, where there are both.
@@ -109,10 +114,10 @@ pub enum Linkage {
 
 /// The least `owner` of a frame that is the interpreter's own: FRAME_OWNED_BY_CSTACK, or in 3.14
 /// FRAME_OWNED_BY_INTERPRETER.
-pub(super) const OWN: u8 = 3;
+pub const OWN: u8 = 3;
 
 /// Since 3.14 the lowest bits of a reference in a frame are flags of its counting.
-pub(super) const REFERENCE_FLAGS: u64 = 3;
+pub const REFERENCE_FLAGS: u64 = 3;
 
 /// The first minor version of each field order of `_Py_DebugOffsets`.
 const FIRST_SELF_DESCRIBING: u8 = 13;
@@ -130,6 +135,7 @@ const V3_9: Layout = Layout {
     thread_next: 8,
     thread_interpreter: 16,
     thread_id: 176,
+    thread_native_id: 0,
     thread_frame: 24,
     thread_c_frame: 0,
     thread_chunk: 0,
@@ -178,6 +184,7 @@ const V3_11: Layout = Layout {
     interpreters: 40,
     interpreter_threads: 16,
     thread_id: 152,
+    thread_native_id: 160,
     thread_frame: 56,
     thread_c_frame: 56,
     thread_chunk: 296,
@@ -204,6 +211,7 @@ const V3_12: Layout = Layout {
     linkage: Linkage::CFramesAndEntries,
     interpreter_threads: 72,
     thread_id: 136,
+    thread_native_id: 144,
     thread_chunk: 232,
     c_frame_current: 0,
     c_frame_previous: 8,
@@ -221,16 +229,28 @@ const V3_12: Layout = Layout {
 
 /// The index of a frame's current instruction; that of the first one if it has not begun. `None` if there can be no such.
 #[inline]
-pub(super) fn instruction_index(index: i64) -> Option<u32> {
+pub fn instruction_index(index: i64) -> Option<u32> {
     u32::try_from(index.max(0)).ok().filter(|index| *index <= Interpreted::LAST_OFFSET)
 }
 
 impl Layout {
     /// The [`instruction_index`] that a frame's pointer into its code means, since 3.11.
     #[inline]
-    pub(super) fn instruction(&self, pointer: u64, code: u64) -> Option<u32> {
+    pub fn instruction(&self, pointer: u64, code: u64) -> Option<u32> {
         let start = code.wrapping_add(self.code_bytes.into());
         instruction_index(pointer.wrapping_sub(start) as i64 / 2)
+    }
+
+    /// Where the text of a string with this state begins in its object, and its width, 1, 2 or 4 bytes a character; `None` if it
+    /// is elsewhere. Names in code come from the compiler or from its files: all have this form.
+    #[inline]
+    pub fn text(&self, state: u64) -> Option<(u16, u32)> {
+        const COMPACT: u32 = 1 << 3;
+        const ASCII: u32 = 1 << 4;
+        let state = state as u32 >> self.string_kind_bit;
+        let width = state & 7;
+        let start = if state & ASCII != 0 { self.string_ascii } else { self.string_compact };
+        (state & COMPACT != 0 && matches!(width, 1 | 2 | 4)).then_some((start, width))
     }
 
     /// The layout of Python 3.`minor`, for versions that do not describe themselves.
@@ -278,6 +298,7 @@ impl Layout {
             thread_interpreter: field(thread, 3)?,
             thread_frame: field(thread, 4)?,
             thread_id: field(thread, 5)?,
+            thread_native_id: field(thread, 6)?,
             frame_previous: field(frame, 1)?,
             frame_code: field(frame, 2)?,
             frame_instruction: field(frame, 3)?,

@@ -1,0 +1,85 @@
+"""Waits in functions of its own: below a recursion, in a generator, in a function that C calls back, for a lock in another thread, and
+in a forked child. Prints the microseconds that each waited, by its own clock."""
+
+import os
+import threading
+import time
+
+ROUNDS = 5
+SECONDS = 0.04
+waited = {}
+
+
+def sleep(name):
+    begun = time.monotonic()
+    time.sleep(SECONDS)
+    waited[name] = waited.get(name, 0) + time.monotonic() - begun
+
+
+def recursing(depth):
+    if depth:
+        recursing(depth - 1)
+    else:
+        sleep("recursing")
+
+
+def generating():
+    for number in range(2):
+        sleep("generating")
+        yield number
+
+
+def consuming():
+    return sum(generating())
+
+
+def called_back(item):
+    sleep("called_back")
+    return item
+
+
+def sorting():
+    return sorted([2, 1], key=called_back)
+
+
+def locked(lock):
+    begun = time.monotonic()
+    with lock:
+        waited["locked"] = time.monotonic() - begun
+
+
+def tell():
+    text = "".join(f"{name} {int(seconds * 1e6)}\n" for name, seconds in waited.items())
+    os.write(1, text.encode())
+
+
+def in_child():
+    for _ in range(ROUNDS):
+        sleep("in_child")
+
+
+def forking():
+    child = os.fork()
+    if child == 0:
+        waited.clear()
+        in_child()
+        tell()
+        os._exit(0)
+    os.waitpid(child, 0)
+
+
+def main():
+    lock = threading.Lock()
+    with lock:
+        thread = threading.Thread(target=locked, args=(lock,))
+        thread.start()
+        for _ in range(ROUNDS):
+            recursing(3)
+            consuming()
+            sorting()
+    thread.join()
+    forking()
+    tell()
+
+
+main()
