@@ -63,6 +63,11 @@ impl Status {
         self.field("NSpid")?.split_whitespace().last()?.parse().ok()
     }
 
+    /// Whether that namespace is not the one of /proc.
+    pub(crate) fn is_in_inner_namespace(&self) -> bool {
+        self.field("NSpid").is_some_and(|ids| ids.split_whitespace().count() > 1)
+    }
+
     /// The kernel's letter for the thread's state.
     pub(crate) fn state(&self) -> Option<char> {
         self.field("State")?.chars().next()

@@ -13,7 +13,7 @@ use selfwind_tests::binary::workspace;
 use selfwind_tests::folded::Folded;
 use selfwind_tests::outcome::Outcome;
 use selfwind_tests::recording::{Recorder, Recording, folded, read, stats};
-use selfwind_tests::skip::skip;
+use selfwind_tests::skip::{may_mount, skip};
 use selfwind_tests::target::{Target, is_installed};
 
 const TRUNCATED: &str = "[truncated";
@@ -118,6 +118,23 @@ fn code_in_the_place_of_other_code_has_its_own_name() {
         let expected = folded.total() * 15 / 100..folded.total() * 35 / 100;
         assert!(expected.contains(&found), "function_{n} has {found} of {}", folded.total());
     }
+}
+
+/// As in a container: the map is in a file system of the process's own, and is named after the process's number there.
+#[test]
+fn maps_in_other_namespaces_are_found() {
+    if !may_mount() {
+        return;
+    }
+    let program = Target::c("replaced_generated").build();
+    let program = program.to_str().expect("UTF-8");
+    let own_tmp = "mount -t tmpfs none /tmp && exec \"$0\" \"$@\"";
+    let arguments = ["--pid", "--fork", "--mount-proc", "sh", "-c", own_tmp, program, "2"];
+    let recording = Recorder::at(499).event("cpu").record(Path::new("unshare"), &arguments);
+    assert_eq!(recording.outcome.status, 0, "{:?}", recording.outcome);
+    let folded = recording.folded();
+    let named = folded.inclusive("function_0") + folded.inclusive("function_1");
+    assert!(named > folded.total() * 9 / 10, "{named} of {}: {folded:#?}", folded.total());
 }
 
 #[test]

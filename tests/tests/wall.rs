@@ -10,6 +10,7 @@ use selfwind_tests::flight::Flight;
 use selfwind_tests::folded::Folded;
 use selfwind_tests::outcome::run;
 use selfwind_tests::recording::{Recorder, Recording, read, stats};
+use selfwind_tests::skip::may_mount;
 use selfwind_tests::target::Target;
 
 /// Tolerance, as a share of a thread's lifetime, of what the kernel counts.
@@ -138,6 +139,30 @@ fn waits_of_short_threads_and_in_new_libraries_have_their_stacks() {
         let found = folded.inclusive(function);
         assert!(found > time * 3 / 4, "{function}: {found} us of {time}: {folded:#?}");
         assert!(found < time * 11 / 10, "{function}: {found} us of {time}: {folded:#?}");
+    }
+}
+
+/// Where the process's number means another process to the recorder.
+#[test]
+fn waits_in_another_pid_namespace_are_its_own() {
+    if !may_mount() {
+        return;
+    }
+    let program = Target::c("wall_shares").build();
+    let program = program.to_str().expect("UTF-8");
+    for flags in [&["--mount-proc"][..], &[]] {
+        let arguments = [&["--pid", "--fork"], flags, &[program, "1"]].concat();
+        let recording = Recorder::at(499).event("wall").record(Path::new("unshare"), &arguments);
+        assert_eq!(recording.outcome.status, 0, "{}", recording.outcome.stderr);
+        let (folded, said) = (recording.folded(), said(&recording));
+        for (name, function) in [("waits", "wait_for_the_end"), ("reads", "read_to_the_end")] {
+            let counted = (THREE_POINTS, said[name][0]);
+            let what = format!("{flags:?} {function}");
+            assert_near(blocked_in(&folded, function), said[name][3], counted, &what, &folded);
+        }
+        // Beside its threads there are two that wait for them: its first one, and unshare's.
+        let lives: u64 = said.values().map(|numbers| numbers[0]).sum();
+        assert!(folded.total() < lives * 7 / 4, "{flags:?}: {} us of {lives}: {folded:#?}", folded.total());
     }
 }
 

@@ -11,7 +11,7 @@ pub(crate) mod follow;
 mod in_use;
 pub(crate) mod listener;
 mod merge;
-mod namespaces;
+pub(crate) mod namespaces;
 mod pool_size;
 mod process;
 mod record_decoder;

@@ -4,6 +4,7 @@
 
 use std::fs;
 
+use selfwind_profile::profile_file::Setting;
 use shm_format::Identity;
 
 use crate::proc::{self, Status};
@@ -14,27 +15,42 @@ pub(super) struct Located {
     /// As the region says, but with the real pid.
     pub(super) identity: Identity,
     /// The region says another pid.
-    pub(super) is_inner: bool,
+    is_inner: bool,
+    /// The pid is that of another process, and its own is not known.
+    is_lost: bool,
 }
+
+/// The key of the setting that says which pid a process has here, if it is not the one that it has for itself; without a value if that is
+/// not known.
+pub(crate) const PID_HERE: &str = "pid here";
 
 impl Located {
     /// Finds the process whose region says `identity`; `known` are running processes.
     pub(super) fn find(identity: Identity, known: impl Iterator<Item = Located>) -> Located {
-        match real_pid(&identity, known) {
-            Some(pid) => Located { identity: Identity { pid, ..identity }, is_inner: true },
-            None => Located { identity, is_inner: false },
+        let named = proc::start_time(identity.pid);
+        if named == Some(identity.start_time) {
+            return Located { identity, is_inner: false, is_lost: false };
         }
+        match real_pid(&identity, known) {
+            Some(pid) => Located { identity: Identity { pid, ..identity }, is_inner: true, is_lost: false },
+            // Usually it has ended.
+            None => Located { identity, is_inner: false, is_lost: named.is_some() },
+        }
+    }
+
+    /// The setting for a process that has the pid `own` for itself.
+    pub(super) fn setting(&self, process: u32, own: u32) -> Option<Setting> {
+        let pid = self.identity.pid;
+        let value = if self.is_lost { String::new() } else { pid.to_string() };
+        (pid != own || self.is_lost).then(|| Setting { process, key: PID_HERE.into(), value })
     }
 }
 
-/// The real pid, if it is another one.
+/// The pid of a process for which the one in its region is another's.
 fn real_pid(identity: &Identity, known: impl Iterator<Item = Located>) -> Option<u32> {
     let start_time = Some(identity.start_time);
-    if proc::start_time(identity.pid) == start_time {
-        return None;
-    }
     known
-        .flat_map(|Located { identity: other, is_inner }| {
+        .flat_map(|Located { identity: other, is_inner, .. }| {
             let itself = (Some(other.start_time) == start_time).then_some(other.pid);
             itself.into_iter().chain(if is_inner { children(other.pid) } else { Vec::new() })
         })

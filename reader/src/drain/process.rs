@@ -374,6 +374,13 @@ impl Process {
             translator.durable(&record, scale, context.numbers, events);
         });
         self.drained.violations += stats.violations;
+        let introduced = events.iter().enumerate().skip(first).find_map(|(index, event)| match event {
+            Event::Process(info) => Some((index, self.located.setting(info.id, info.pid)?)),
+            _ => None,
+        });
+        if let Some((index, setting)) = introduced {
+            events.insert(index + 1, Event::Setting(setting));
+        }
         if self.copies.are_expected() {
             for event in events.iter().skip(first) {
                 context.unwinder.observe(event, self.located.identity.pid);

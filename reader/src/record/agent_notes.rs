@@ -6,6 +6,7 @@
 use selfwind_profile::profile_file::{ProcessInfo, Setting};
 use shm_format::injection::Call;
 
+use crate::drain::namespaces::PID_HERE;
 use crate::target::thread_search::NOT_SAMPLED;
 use crate::terminal::notices::Notices;
 
@@ -43,7 +44,7 @@ impl AgentNotes {
             // It repeats the user's option.
             "unwind" => true,
             // For the wall clock.
-            "python at" => true,
+            "python at" | PID_HERE => true,
             // A version that is supported.
             "python" => value.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.'),
             // From one recorder to another.

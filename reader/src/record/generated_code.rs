@@ -14,6 +14,7 @@ use selfwind_profile::profile_file::{Event, GeneratedCode, ProcessInfo, SampleRe
 use selfwind_profile::symbolize::{NameFile, perf_map_path};
 use unwind::Frame;
 
+use crate::drain::namespaces::PID_HERE;
 use crate::proc::{self, Mapping};
 use crate::record::debugger_interface::{self, DebuggerInterface};
 use crate::record::file_growth::FileGrowth;
@@ -38,7 +39,10 @@ pub(crate) struct GeneratedCodeKeeper {
 /// What is known about the code of one process image.
 #[derive(Debug, Default)]
 struct ProcessCode {
+    /// With the pid that it has here; 0 if that is not known.
     info: ProcessInfo,
+    /// The pid that it has for itself, after which it names its files.
+    own_pid: u32,
     /// Address ranges of all modules it ever had (end exclusive).
     modules: BTreeMap<u64, u64>,
     /// Sampled addresses.
@@ -72,7 +76,13 @@ impl GeneratedCodeKeeper {
     pub(crate) fn observe(&mut self, event: &Event) -> Vec<Event> {
         match event {
             Event::Session(session) => self.session = session.clone(),
-            Event::Process(info) => self.process(info.id).info = info.clone(),
+            Event::Process(info) => {
+                let code = self.process(info.id);
+                (code.info, code.own_pid) = (info.clone(), info.pid);
+            }
+            Event::Setting(setting) if setting.key == PID_HERE => {
+                self.process(setting.process).info.pid = setting.value.parse().unwrap_or(0);
+            }
             Event::Module(module) => {
                 let end = self.process(module.process).modules.entry(module.start).or_default();
                 *end = module.end.max(*end);
@@ -112,8 +122,11 @@ impl ProcessCode {
         self.sampled.iter().copied().filter(|address| !inside(address)).collect()
     }
 
+    /// Opens a file that the process has under this path: in its own file system, while it is running.
     fn open(&self, path: &Path, session: &SessionInfo) -> Option<NameFile> {
-        NameFile::open(path, self.info.uid, session.realtime_seconds(self.info.start_ns)).ok()
+        let since = session.realtime_seconds(self.info.start_ns);
+        let paths = [proc::within_root(self.info.pid, path), path.to_owned()];
+        paths.iter().find_map(|path| NameFile::open(path, self.info.uid, since).ok())
     }
 
     /// Searches a running process for files with names, before it removes them, for files it has mapped itself, and for code
@@ -142,7 +155,7 @@ impl ProcessCode {
         }
         self.searched = Some(Instant::now());
         self.searches += 1;
-        self.map = self.map.take().or_else(|| self.open(&perf_map_path(self.info.pid), session));
+        self.map = self.map.take().or_else(|| self.open(&perf_map_path(self.own_pid), session));
         let is_dump = |mapping: &&Mapping| {
             let name = mapping.path.file_name().unwrap_or_default().to_string_lossy();
             !mapping.is_deleted && name.starts_with("jit-") && name.ends_with(".dump")
@@ -160,7 +173,7 @@ impl ProcessCode {
     /// The names of the sampled code.
     fn collect(mut self, session: &SessionInfo) -> Vec<GeneratedCode> {
         let outside = self.outside();
-        if outside.is_empty() || self.info.pid == 0 {
+        if outside.is_empty() || self.own_pid == 0 {
             return Vec::new();
         }
         let hit = |start: u64, len: u64| {
@@ -172,7 +185,7 @@ impl ProcessCode {
         let mut events =
             GeneratedCode::in_parts(self.info.id, Path::new(debugger_interface::SOURCE), reported);
         // A jitdump has timestamps, so it comes last and takes precedence.
-        let path = perf_map_path(self.info.pid);
+        let path = perf_map_path(self.own_pid);
         let map = self.map.take().or_else(|| self.open(&path, session));
         let since = |offset| self.map_growth.written_since(offset);
         if let Some(functions) = map.and_then(|file| file.perf_map(hit, since).ok()) {
@@ -192,7 +205,7 @@ impl ProcessCode {
 
     /// Where compilers put jitdumps.
     fn dumps(&self) -> Vec<PathBuf> {
-        let name = format!("jit-{}.dump", self.info.pid);
+        let name = format!("jit-{}.dump", self.own_pid);
         let mut paths: Vec<PathBuf> = Vec::new();
         paths.extend(std::env::current_dir().map(|directory| directory.join(&name)));
         let home = std::env::var_os("JITDUMPDIR").or_else(|| std::env::var_os("HOME"));

@@ -22,6 +22,7 @@ use selfwind_profile::stats::Tally;
 use selfwind_profile::symbolize::SymbolSources;
 
 use crate::drain::listener::Listener;
+use crate::drain::namespaces::PID_HERE;
 use crate::drain::watch::{self, WatchEvent};
 use crate::proc;
 use crate::record::agent_notes::AgentNotes;
@@ -251,6 +252,9 @@ impl Recording {
     fn identify(&mut self, event: &mut Event) {
         match event {
             Event::Process(info) => drop(self.pids.insert(info.id, info.pid)),
+            Event::Setting(setting) if setting.key == PID_HERE => {
+                self.pids.insert(setting.process, setting.value.parse().unwrap_or(0));
+            }
             Event::ProcessEnd(end) => drop(self.pids.remove(&end.process)),
             Event::Module(module) if module.build_id.is_empty() => {
                 module.file = file_identity(module, self.pids.get(&module.process).copied());

@@ -20,6 +20,7 @@ mod schedstat;
 mod stack;
 mod switches;
 mod thread;
+mod thread_ids;
 
 use std::io;
 use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
@@ -27,6 +28,7 @@ use std::thread::JoinHandle;
 
 use selfwind_profile::profile_file::Event;
 
+use crate::drain::namespaces::PID_HERE;
 use running::Running;
 use sampler::Sampler;
 
@@ -69,7 +71,7 @@ impl Wall {
                 | Event::ModuleGone(_)
                 | Event::Thread(_)
                 | Event::ProcessEnd(_)
-        ) || matches!(event, Event::Setting(setting) if setting.key == python::SETTING);
+        ) || matches!(event, Event::Setting(setting) if [python::SETTING, PID_HERE].contains(&&*setting.key));
         if is_wanted {
             // Fails only after a panic of the thread, which ends wall-clock sampling alone.
             let _ = self.told.send(Message::Event(Box::new(event.clone())));

@@ -18,7 +18,9 @@ use super::memory::RemoteMemory;
 use super::python::Python;
 use super::stack::{Stack, Walker};
 use super::thread::{Check, Thread, Wait, WaitSpan};
+use super::thread_ids::ThreadIds;
 use super::{Message, receive};
+use crate::drain::namespaces::PID_HERE;
 use crate::proc;
 use crate::target::clock;
 
@@ -31,6 +33,9 @@ const SEARCH_EVERY: u32 = 16;
 /// Markers other than system calls.
 const READY: u16 = NO_CALL - 1;
 const HIDDEN: u16 = NO_CALL - 2;
+/// The note about a process that cannot be found.
+const LOST: &str = "a process in another PID namespace is not sampled: its number here is not known (start the program that makes the \
+                    namespace under record)";
 /// The key of notes.
 const NOTE_KEY: &str = "wall clock";
 
@@ -41,16 +46,15 @@ struct Process {
     /// `None` if its memory cannot be read.
     mem: Option<File>,
     threads: BTreeMap<u32, Thread>,
-    /// Thread number and start time, by thread id.
+    /// Thread number and start time, by the thread's own id.
     numbers: HashMap<u32, (u32, u64)>,
-    /// Samples of threads whose number is not known yet.
+    /// Samples of threads whose number is not known yet, by the same.
     unnumbered: HashMap<u32, Vec<Sample>>,
     /// Start and size of its modules.
     modules: HashMap<u32, (u64, u64)>,
     /// Its Python interpreter, if it has a known one.
     python: Option<Python>,
-    /// The threads' ids in their own PID namespace, if that has been of use.
-    inner_ids: HashMap<u32, u32>,
+    ids: ThreadIds,
     /// There are new modules since the last pass.
     has_new_modules: bool,
     /// There are new threads since the last pass.
@@ -59,6 +63,18 @@ struct Process {
     thread_count: Option<u64>,
     /// It has ended, or executed another program.
     is_over: bool,
+}
+
+impl Process {
+    /// Looks for its threads at this pid.
+    fn locate(&mut self, pid: u32) {
+        self.pid = pid;
+        self.mem = File::open(format!("/proc/{pid}/mem")).ok();
+        self.ids = ThreadIds::of(pid);
+        self.threads.clear();
+        self.unnumbered.clear();
+        self.has_new_threads = true;
+    }
 }
 
 /// Samples the threads of all processes.
@@ -117,7 +133,9 @@ impl<'b> Sampler<'b> {
             Event::Module(module) => self.module(&module),
             Event::ModuleGone(gone) => self.module_gone(&gone),
             Event::Setting(setting) => {
-                if let Some(process) = self.processes.get_mut(&setting.process) {
+                if setting.key == PID_HERE {
+                    self.relocate(&setting);
+                } else if let Some(process) = self.processes.get_mut(&setting.process) {
                     process.python = Some(Python::new(&setting.value));
                 }
             }
@@ -126,7 +144,7 @@ impl<'b> Sampler<'b> {
                 let began_ns = thread.start_ns.max(self.since_ns);
                 process.numbers.insert(thread.tid, (thread.seq, began_ns));
                 process.has_new_threads = true;
-                if let Some(seen) = process.threads.get_mut(&thread.tid) {
+                if let Some(seen) = process.threads.get_mut(&process.ids.outer(thread.tid)) {
                     seen.begins(began_ns);
                 }
                 for sample in process.unnumbered.remove(&thread.tid).into_iter().flatten() {
@@ -141,26 +159,45 @@ impl<'b> Sampler<'b> {
         }
     }
 
-    fn process(&mut self, info: &ProcessInfo) {
-        // The image before an exec has no threads left.
-        let before =
-            self.processes.iter().find(|(_, it)| it.pid == info.pid && !it.is_over).map(|(&id, _)| id);
+    /// Takes in the pid that a process has here. Whatever was seen of it is another process's.
+    fn relocate(&mut self, setting: &Setting) {
+        let id = setting.process;
+        let Ok(pid) = setting.value.parse() else {
+            return if self.processes.remove(&id).is_some() {
+                self.note(id, LOST)
+            };
+        };
+        self.end_image_before(pid, id);
+        if let Some(process) = self.processes.get_mut(&id) {
+            process.locate(pid);
+        }
+    }
+
+    /// Stops sampling the image that the process with this pid has replaced by the one with this number: it has no threads left.
+    fn end_image_before(&mut self, pid: u32, id: u32) {
+        let mut others = self.processes.iter().filter(|(other, _)| **other != id);
+        let before = others.find(|(_, other)| other.pid == pid && !other.is_over).map(|(&id, _)| id);
         before.into_iter().for_each(|id| self.leave(id));
-        let process = Process {
+    }
+
+    fn process(&mut self, info: &ProcessInfo) {
+        self.end_image_before(info.pid, info.id);
+        let mut process = Process {
             pid: info.pid,
             began_ns: info.start_ns.max(self.since_ns),
-            mem: File::open(format!("/proc/{}/mem", info.pid)).ok(),
+            mem: None,
             threads: BTreeMap::new(),
             numbers: HashMap::new(),
             unnumbered: HashMap::new(),
             modules: HashMap::new(),
             python: None,
-            inner_ids: HashMap::new(),
+            ids: ThreadIds::default(),
             has_new_modules: false,
             has_new_threads: true,
             thread_count: None,
             is_over: false,
         };
+        process.locate(info.pid);
         self.processes.insert(info.id, process);
     }
 
@@ -209,7 +246,7 @@ impl<'b> Sampler<'b> {
         }
         let Some(process) = self.processes.get_mut(&id) else { return true };
         let has_new_modules = std::mem::take(&mut process.has_new_modules);
-        let Process { pid, mem, threads, python, inner_ids, .. } = process;
+        let Process { mem, threads, python, ids, .. } = process;
         python.iter_mut().for_each(Python::begin_pass);
         threads.retain(|&tid, thread| {
             let mut spans = Vec::new();
@@ -218,17 +255,17 @@ impl<'b> Sampler<'b> {
                 let mut memory = RemoteMemory::new(mem, blocked.sp);
                 let native = self.walker.walk(id, clock::monotonic_ns(), blocked, &mut memory);
                 let Some(python) = python else { return native.into_stack() };
-                let inner_id = *inner_ids.entry(tid).or_insert_with(|| inner_id(*pid, tid).unwrap_or(tid));
-                let whole = python.add_frames(native, inner_id, &mut memory);
+                let whole = python.add_frames(native, ids.inner(tid), &mut memory);
                 for function in python.take_new_functions(id) {
                     let _ = self.samples.send(Event::Function(function));
                 }
                 whole.into_stack()
             };
             let look = thread.check(has_new_modules, &mut clock::monotonic_ns, &mut walk, &mut spans);
-            found.extend(spans.into_iter().map(|span| (tid, span)));
+            let inner = ids.inner(tid);
+            found.extend(spans.into_iter().map(|span| (inner, span)));
             if look == Check::Ended {
-                inner_ids.remove(&tid);
+                ids.forget(tid);
             }
             look == Check::Lives
         });
@@ -243,7 +280,8 @@ impl<'b> Sampler<'b> {
         for (&tid, thread) in &mut process.threads {
             let mut spans = Vec::new();
             thread.close(&mut spans);
-            found.extend(spans.into_iter().map(|span| (tid, span)));
+            let inner = process.ids.inner(tid);
+            found.extend(spans.into_iter().map(|span| (inner, span)));
         }
         found.into_iter().for_each(|(tid, span)| self.tell(id, tid, span));
         let Some(process) = self.processes.get_mut(&id) else { return };
@@ -258,11 +296,14 @@ impl<'b> Sampler<'b> {
     /// Reports once that open files do not suffice for all threads.
     fn report_open_file_limit(&mut self, process: u32) {
         if !std::mem::replace(&mut self.lacks_files, true) {
-            let value =
-                "some threads are not sampled: each needs two open files in the recorder; raise the limit (ulimit -Hn)"
-                    .into();
-            let _ = self.samples.send(Event::Setting(Setting { process, key: NOTE_KEY.into(), value }));
+            let value = "some threads are not sampled: each needs two open files in the recorder; raise the limit (ulimit -Hn)";
+            self.note(process, value);
         }
+    }
+
+    fn note(&self, process: u32, value: &str) {
+        let setting = Setting { process, key: NOTE_KEY.into(), value: value.into() };
+        let _ = self.samples.send(Event::Setting(setting));
     }
 
     fn end(&mut self) {
@@ -333,16 +374,10 @@ impl<'b> Sampler<'b> {
         let _ = self.samples.send(Event::KernelSymbol(symbol));
         if mark == HIDDEN && !std::mem::replace(&mut self.has_complained, true) {
             let value = "where threads wait is hidden (/proc/PID/task/TID/syscall: the same user or root, a dumpable process, \
-                         and with kernel.yama.ptrace_scope 1 a command started by record); their time is counted all the same"
-                .into();
-            let _ = self.samples.send(Event::Setting(Setting { process, key: NOTE_KEY.into(), value }));
+                         and with kernel.yama.ptrace_scope 1 a command started by record); their time is counted all the same";
+            self.note(process, value);
         }
     }
-}
-
-/// The id of a thread in its own PID namespace.
-fn inner_id(pid: u32, tid: u32) -> Option<u32> {
-    proc::Status::of_thread(pid, tid).ok()?.inner_id()
 }
 
 /// The result of searching for threads.
@@ -363,7 +398,7 @@ fn discover_threads(process: &mut Process) -> Discovery {
             continue;
         }
         let now = clock::monotonic_ns();
-        let told = process.numbers.get(&tid).map(|&(_, start)| start);
+        let told = process.numbers.get(&process.ids.inner(tid)).map(|&(_, start)| start);
         // The main thread has existed from the start, others since now at the latest.
         let began = told.unwrap_or(if tid == process.pid { process.began_ns } else { now }).min(now);
         match Thread::open(process.pid, tid, began, now) {
