@@ -100,7 +100,7 @@ fn functions_have_their_names_and_shares() {
 }
 
 #[test]
-fn functions_are_told_from_those_whose_memory_they_took() {
+fn functions_in_reused_memory_have_their_own_names() {
     for lua in interpreters() {
         let recorder = Recorder::at(9973).event("perf").plugin(&lua.plugin());
         let recording = recorder.record(&lua.path(), &lua.arguments("lua_reborn", "40"));

@@ -384,7 +384,7 @@ fn allocations_and_waits_have_their_functions() {
 
 /// Stacks that are the same but for one line, and functions that differ from earlier ones in nothing but the text of their names.
 #[test]
-fn functions_are_told_from_those_whose_memory_they_took() {
+fn functions_in_reused_memory_have_their_own_names() {
     for (minor, python) in pythons() {
         let recorder = Recorder::at(99).event("alloc:all").env("SELFWIND_POOL", "128M");
         let recording = recorder.record(&python, &[script("python_reborn"), "100".into()]);

@@ -42,6 +42,8 @@ const NOTE_KEY: &str = "wall clock";
 /// A process whose threads are sampled.
 struct Process {
     pid: u32,
+    /// The number of the process that it was forked from, or of the image that it has replaced.
+    parent: Option<u32>,
     began_ns: u64,
     /// `None` if its memory cannot be read.
     mem: Option<File>,
@@ -167,23 +169,25 @@ impl<'b> Sampler<'b> {
                 self.note(id, LOST)
             };
         };
-        self.end_image_before(pid, id);
         if let Some(process) = self.processes.get_mut(&id) {
             process.locate(pid);
         }
+        self.end_image_before(id);
     }
 
-    /// Stops sampling the image that the process with this pid has replaced by the one with this number: it has no threads left.
-    fn end_image_before(&mut self, pid: u32, id: u32) {
-        let mut others = self.processes.iter().filter(|(other, _)| **other != id);
-        let before = others.find(|(_, other)| other.pid == pid && !other.is_over).map(|(&id, _)| id);
-        before.into_iter().for_each(|id| self.leave(id));
+    /// Stops sampling the image that this one has replaced, if its process has executed another program: no threads are left of it.
+    fn end_image_before(&mut self, id: u32) {
+        let pid_of = |id| self.processes.get(&id).map(|process| process.pid);
+        let parent = self.processes.get(&id).and_then(|process| process.parent);
+        if let Some(before) = parent.filter(|before| pid_of(*before) == pid_of(id)) {
+            self.leave(before);
+        }
     }
 
     fn process(&mut self, info: &ProcessInfo) {
-        self.end_image_before(info.pid, info.id);
         let mut process = Process {
             pid: info.pid,
+            parent: info.parent,
             began_ns: info.start_ns.max(self.since_ns),
             mem: None,
             threads: BTreeMap::new(),
@@ -199,6 +203,7 @@ impl<'b> Sampler<'b> {
         };
         process.locate(info.pid);
         self.processes.insert(info.id, process);
+        self.end_image_before(info.id);
     }
 
     fn module(&mut self, module: &ModuleInfo) {

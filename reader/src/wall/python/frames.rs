@@ -44,19 +44,17 @@ impl<'a, 'f> Frames<'a, 'f> {
         Self { interpreter, functions, memory, runs: Vec::new(), open: Vec::new(), left: FRAMES }
     }
 
-    /// The runs of a thread state. After an unreadable frame the rest is missing, and the last run ends with a mark.
-    pub(super) fn of_state(mut self, state: u64) -> Vec<Run> {
+    /// The runs of a thread state. After an unreadable frame the rest is missing, and the last run ends with a mark; if there is none,
+    /// the mark is in the `innermost` native frame.
+    pub(super) fn of_state(mut self, state: u64, innermost: u64) -> Vec<Run> {
         let read = match self.interpreter.layout.linkage {
             Linkage::CFrames | Linkage::CFramesAndEntries => self.c_frames(state),
             Linkage::Entries => self.entries(state),
-            Linkage::ObjectsAndCFrames => self.frame_objects(state),
-            Linkage::Objects => Some(()),
+            Linkage::Objects | Linkage::ObjectsAndCFrames => self.frame_objects(state),
         };
-        if read.is_none()
-            && let Some(run) = self.runs.last_mut()
-        {
-            run.frames.append(&mut self.open);
-            run.frames.push(Frame::interpreted(UNREADABLE).bits());
+        if read.is_none() {
+            self.open.push(Frame::interpreted(UNREADABLE).bits());
+            self.close(self.runs.last().map_or(innermost, |run| run.inside));
         }
         self.runs
     }
@@ -210,7 +208,7 @@ mod tests {
             let mut memory = RemoteMemory::new(&file, base);
             let mut functions = Functions::default();
             for state in [base, base + 16_384] {
-                let runs = Frames::new(&interpreter, &mut functions, &mut memory).of_state(state);
+                let runs = Frames::new(&interpreter, &mut functions, &mut memory).of_state(state, base);
                 assert!(runs.len() <= FRAMES, "{:?}", interpreter.layout.linkage);
             }
         }

@@ -52,7 +52,7 @@ struct Text {
 
 impl Text {
     /// Whether it is still there, up to the length that is read.
-    fn stands(&self, place: Option<Place>, memory: &mut RemoteMemory<'_>) -> bool {
+    fn is_unchanged(&self, place: Option<Place>, memory: &mut RemoteMemory<'_>) -> bool {
         let own = Place { start: self.start, width: self.width, len: self.bytes.len() as u64 };
         place == Some(own) && memory.holds(self.start, &self.bytes)
     }
@@ -127,8 +127,8 @@ impl Functions {
         let file = Place::of(interpreter, file, FILE, memory);
         if let Some(known) = self.known.get_mut(&address)
             && (known.lines, known.first_line) == (lines, first_line)
-            && known.name.stands(name, memory)
-            && known.file.stands(file, memory)
+            && known.name.is_unchanged(name, memory)
+            && known.file.is_unchanged(file, memory)
         {
             known.pass = pass;
             return Some(Code::Function(known.number));

@@ -68,7 +68,7 @@ impl Python {
         let thread = Thread { native_id, stack: low..=high };
         let mut runs = Vec::new();
         for state in self.thread_states.of_thread(interpreter, &thread, memory) {
-            runs.extend(Frames::new(interpreter, &mut self.functions, memory).of_state(state));
+            runs.extend(Frames::new(interpreter, &mut self.functions, memory).of_state(state, low));
         }
         placing::place(native, runs)
     }

@@ -97,7 +97,7 @@ impl Codes {
     /// # Safety
     /// The address must be that of the code object of a complete frame, whose thread is paused.
     #[inline(always)]
-    pub(super) unsafe fn stand(&self, code: &Code, python: &Python) -> bool {
+    pub(super) unsafe fn is_unchanged(&self, code: &Code, python: &Python) -> bool {
         let layout = &python.layout;
         // SAFETY: the frame refers to a live object. If that is a code object that is not being freed, its name and file are
         // alive too.

@@ -240,8 +240,11 @@ impl Entry {
         let field = |offset: u16| unsafe { load(code.wrapping_add(offset.into())) };
         let words = Code::frame_words(python, |offset| Some(field(offset) as u32))?;
         match codes.at(self.place, code) {
-            // SAFETY: the code object of a complete frame.
-            Some((known, function)) if known.words == words && unsafe { codes.stand(known, python) } => {
+            Some((known, function))
+                if known.words == words
+                    // SAFETY: the code object of a complete frame.
+                    && unsafe { codes.is_unchanged(known, python) } =>
+            {
                 let function = *function;
                 let previous = of_frame(layout.frame_previous);
                 let owner = (of_frame(layout.frame_owner & !7) >> (layout.frame_owner % 8 * 8)) as u8;
