@@ -8,7 +8,7 @@ use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 
-use nix::libc;
+use syscalls::Sysno;
 
 /// The state of a thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,71 +59,17 @@ pub(super) const NO_CALL: u16 = u16::MAX;
 
 /// The name of the marker frame for this system call.
 pub(super) fn name(call: u16) -> Cow<'static, str> {
-    let known = CALLS.iter().find(|(number, _)| *number == i64::from(call));
-    match known {
+    match Sysno::new(call.into()) {
         _ if call == NO_CALL => "[blocked: page fault]".into(),
-        Some((_, name)) => format!("[blocked: {name}]").into(),
+        Some(known) => format!("[blocked: {known}]").into(),
         None => format!("[blocked: system call {call}]").into(),
     }
 }
 
-/// System calls in which threads wait.
-const CALLS: [(i64, &str); 50] = [
-    (libc::SYS_futex, "futex"),
-    (libc::SYS_clock_nanosleep, "clock_nanosleep"),
-    (libc::SYS_nanosleep, "nanosleep"),
-    (libc::SYS_epoll_pwait, "epoll_pwait"),
-    (libc::SYS_epoll_pwait2, "epoll_pwait2"),
-    (libc::SYS_ppoll, "ppoll"),
-    (libc::SYS_pselect6, "pselect6"),
-    (libc::SYS_read, "read"),
-    (libc::SYS_write, "write"),
-    (libc::SYS_readv, "readv"),
-    (libc::SYS_writev, "writev"),
-    (libc::SYS_pread64, "pread64"),
-    (libc::SYS_pwrite64, "pwrite64"),
-    (libc::SYS_preadv, "preadv"),
-    (libc::SYS_pwritev, "pwritev"),
-    (libc::SYS_recvfrom, "recvfrom"),
-    (libc::SYS_recvmsg, "recvmsg"),
-    (libc::SYS_recvmmsg, "recvmmsg"),
-    (libc::SYS_sendto, "sendto"),
-    (libc::SYS_sendmsg, "sendmsg"),
-    (libc::SYS_accept, "accept"),
-    (libc::SYS_accept4, "accept4"),
-    (libc::SYS_connect, "connect"),
-    (libc::SYS_wait4, "wait4"),
-    (libc::SYS_waitid, "waitid"),
-    (libc::SYS_rt_sigtimedwait, "rt_sigtimedwait"),
-    (libc::SYS_rt_sigsuspend, "rt_sigsuspend"),
-    (libc::SYS_semop, "semop"),
-    (libc::SYS_semtimedop, "semtimedop"),
-    (libc::SYS_msgrcv, "msgrcv"),
-    (libc::SYS_msgsnd, "msgsnd"),
-    (libc::SYS_mq_timedreceive, "mq_timedreceive"),
-    (libc::SYS_mq_timedsend, "mq_timedsend"),
-    (libc::SYS_fsync, "fsync"),
-    (libc::SYS_fdatasync, "fdatasync"),
-    (libc::SYS_sync, "sync"),
-    (libc::SYS_openat, "openat"),
-    (libc::SYS_flock, "flock"),
-    (libc::SYS_fcntl, "fcntl"),
-    (libc::SYS_io_getevents, "io_getevents"),
-    (libc::SYS_io_uring_enter, "io_uring_enter"),
-    (libc::SYS_splice, "splice"),
-    (libc::SYS_sendfile, "sendfile"),
-    (libc::SYS_getdents64, "getdents64"),
-    (libc::SYS_restart_syscall, "restart_syscall"),
-    (libc::SYS_clone, "clone"),
-    // Only on x86-64; elsewhere the C library uses the newer calls.
-    (7, "poll"),
-    (23, "select"),
-    (34, "pause"),
-    (232, "epoll_wait"),
-];
-
 #[cfg(test)]
 mod tests {
+    use nix::libc;
+
     use super::*;
 
     #[test]
@@ -144,6 +90,7 @@ mod tests {
     #[test]
     fn waits_have_names() {
         assert_eq!(name(libc::SYS_futex as u16), "[blocked: futex]");
+        assert_eq!(name(libc::SYS_epoll_pwait2 as u16), "[blocked: epoll_pwait2]");
         assert_eq!(name(NO_CALL), "[blocked: page fault]");
         assert_eq!(name(4000), "[blocked: system call 4000]");
     }
