@@ -18,7 +18,7 @@ pub(crate) fn refresh(recording: &Recording) {
         && let Some(agent) = agent::get()
     {
         modules::rescan(Stage::Later, &agent.names, &mut ModuleNews(recording));
-        recording.ring_for_changes();
+        recording.announce_change();
     }
 }
 

@@ -304,7 +304,7 @@ pub(crate) fn begin(agent: &'static Agent, recording: &'static Recording, regist
         } else {
             locks::never();
         }
-        recording.ring_for_changes();
+        recording.announce_change();
     }
 }
 

@@ -212,6 +212,16 @@ pub(crate) fn within_root(pid: u32, path: &Path) -> PathBuf {
     PathBuf::from(format!("/proc/{pid}/root")).join(path.strip_prefix("/").unwrap_or(path))
 }
 
+/// The path of a file that a process has under `path`: in its own root directory or mount namespace, if that is another file.
+pub(crate) fn path_here(pid: u32, path: &Path) -> PathBuf {
+    let identity = |path: &Path| fs::metadata(path).ok().map(|metadata| (metadata.dev(), metadata.ino()));
+    let inside = within_root(pid, path);
+    match identity(&inside) {
+        Some(own) if identity(path) != Some(own) => inside,
+        _ => path.to_owned(),
+    }
+}
+
 /// The first line of a file, trimmed; `None` if it cannot be read.
 pub(crate) fn line(path: &str) -> Option<String> {
     let text = fs::read_to_string(path).ok()?;

@@ -37,16 +37,27 @@ impl DoorbellPage {
         self.sleeping.0.store(0, Ordering::Relaxed);
     }
 
-    /// Reader: processes must also ring once they have begun and whenever their modules have changed, because it walks their
-    /// stacks itself.
+    /// Reader: processes must announce that they have begun and that their modules have changed, because it walks their stacks
+    /// itself.
     pub fn ask_for_changes(&self) {
-        self.on_changes.store(1, Ordering::Relaxed);
+        self.changes.store(1, Ordering::Relaxed);
     }
 
-    /// Writer, after describing its modules: true if it must ring.
+    /// Reader: a number that is another one after each announcement. Must be read before the records of changes; if it is another one
+    /// after [`prepare_sleep`](Self::prepare_sleep), there are more of them.
     #[must_use]
-    pub fn is_asked_for_changes(&self) -> bool {
-        self.on_changes.load(Ordering::Relaxed) != 0
+    pub fn changes(&self) -> u32 {
+        self.changes.load(Ordering::Acquire)
+    }
+
+    /// Writer, after recording that it has begun or that its modules have changed: true if the caller must now wake one waiter on
+    /// the futex word.
+    pub fn announce_change(&self) -> bool {
+        if self.changes.load(Ordering::Relaxed) == 0 {
+            return false;
+        }
+        self.changes.fetch_add(1, Ordering::Release);
+        self.ring()
     }
 
     /// Whether the reader has announced sleep and no writer has rung since.

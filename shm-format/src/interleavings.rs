@@ -241,7 +241,7 @@ fn doorbell() -> DoorbellPage {
     DoorbellPage {
         magic: zero(),
         version: AtomicU32::new(0),
-        on_changes: AtomicU32::new(0),
+        changes: AtomicU32::new(0),
         sleeping: word(),
         stop: word(),
     }
@@ -267,6 +267,28 @@ fn work_is_seen_or_the_sleeper_is_woken_by_exactly_one() {
         assert!(woken <= 1, "two writers woke one reader");
         assert!(seen == 2 || woken == 1, "asleep with work left: saw {seen}");
         assert_eq!(doorbell.is_sleeping(), woken == 0);
+    });
+}
+
+#[test]
+fn a_change_is_seen_or_the_sleeper_is_woken() {
+    loom::model(|| {
+        let doorbell = Arc::new(doorbell());
+        doorbell.ask_for_changes();
+        let record = Arc::new(AtomicU64::new(0));
+        let writer = thread::spawn({
+            let (doorbell, record) = (Arc::clone(&doorbell), Arc::clone(&record));
+            move || {
+                record.store(1, Ordering::Release);
+                doorbell.announce_change()
+            }
+        });
+        let changes = doorbell.changes();
+        let seen = record.load(Ordering::Acquire);
+        doorbell.prepare_sleep();
+        let is_awake = doorbell.changes() != changes;
+        let woken = writer.join().unwrap();
+        assert!(seen == 1 || is_awake || woken, "asleep without the change");
     });
 }
 

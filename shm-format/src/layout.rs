@@ -445,7 +445,7 @@ pub struct ChunkHeader {
 pub struct DoorbellPage {
     pub(crate) magic: AtomicU64,
     pub(crate) version: AtomicU32,
-    pub(crate) on_changes: AtomicU32,
+    pub(crate) changes: AtomicU32,
     pub(crate) sleeping: DoorbellWord,
     pub(crate) stop: DoorbellWord,
 }

@@ -166,6 +166,31 @@ fn waits_in_another_pid_namespace_are_its_own() {
     }
 }
 
+/// Whose program is in a file system that the recorder does not have.
+#[test]
+fn stacks_in_another_mount_namespace_reach_their_roots() {
+    if !may_mount() {
+        return;
+    }
+    let program = Target::c("wall_shares").with("none", &["-O2", "-fomit-frame-pointer"]).build();
+    let own_mnt = "mount -t tmpfs none /mnt && cp \"$0\" /mnt/elsewhere && exec /mnt/elsewhere \"$@\"";
+    let arguments = ["--mount", "sh", "-c", own_mnt, program.to_str().expect("UTF-8"), "0.5"];
+    let recording = Recorder::at(499).event("wall").record(Path::new("unshare"), &arguments);
+    assert_eq!(recording.outcome.status, 0, "{}", recording.outcome.stderr);
+    let mut blocked = recording.folded();
+    let is_of_it = |(stack, _): &(Vec<String>, u64)| {
+        stack.iter().any(|element| element == "start_thread")
+            && stack.last().is_some_and(|leaf| leaf.starts_with("[blocked"))
+    };
+    blocked.stacks.retain(is_of_it);
+    assert!(blocked.total() > 1_000_000 && blocked.rooted() > 0.99, "{blocked:#?}");
+    // The thread's function, the one that waits, and what it calls: nothing that was guessed.
+    let reading =
+        |(stack, _): &&(Vec<String>, u64)| stack.last().is_some_and(|leaf| leaf == "[blocked: read]");
+    let stacks: Vec<_> = blocked.stacks.iter().filter(reading).collect();
+    assert!(stacks.iter().all(|(stack, _)| stack.len() == 6), "{stacks:#?}");
+}
+
 /// By the kernel's count of voluntary context switches: a sleeping thread is never woken. At this rate it
 /// would be 2,000 times. (On a loaded machine a recorded thread once had three switches more; why is not known.)
 #[test]

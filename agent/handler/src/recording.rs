@@ -6,7 +6,7 @@
 use core::ptr;
 use core::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 
-use shm_format::{Doorbell, LiveBlocks, LiveMappings, Region};
+use shm_format::{Doorbell, DoorbellPage, LiveBlocks, LiveMappings, Region};
 use unwind::RuleCache;
 
 use crate::activity::is_filtered;
@@ -149,18 +149,20 @@ impl Recording {
         current().is_some_and(|current| ptr::eq(current, self))
     }
 
-    /// Wakes the reader if it needs to know at once that the process has begun or has other modules.
-    pub fn ring_for_changes(&self) {
-        if self.doorbell.is_some_and(|doorbell| doorbell.is_asked_for_changes()) {
-            self.ring();
-        }
-    }
-
     /// Wakes the reader if it sleeps.
     pub fn ring(&self) {
+        self.wake(DoorbellPage::ring);
+    }
+
+    /// Announces that the process has begun or has other modules, if the reader must know at once.
+    pub fn announce_change(&self) {
+        self.wake(DoorbellPage::announce_change);
+    }
+
+    fn wake(&self, ring: fn(&DoorbellPage) -> bool) {
         if let Some(doorbell) = self.doorbell
             && !is_filtered()
-            && doorbell.ring()
+            && ring(&doorbell)
         {
             sys::futex_wake_one(doorbell.futex_word());
         }

@@ -48,6 +48,8 @@ pub(crate) struct Collector {
     unacknowledged: Unacknowledged,
     acknowledged: Instant,
     searched: Instant,
+    /// New regions have been announced since the last search.
+    expects_regions: bool,
     processes: BTreeMap<u32, Process>,
     next_id: u32,
     /// Profile-local numbers of regions, for the parents of later ones.
@@ -87,6 +89,7 @@ impl Collector {
             unacknowledged: Unacknowledged::default(),
             acknowledged: Instant::now(),
             searched: Instant::now(),
+            expects_regions: false,
             processes: BTreeMap::new(),
             next_id: 0,
             numbers: BTreeMap::new(),
@@ -183,6 +186,11 @@ impl Collector {
         !self.flight_recorder && self.processes.values_mut().any(Process::has_complete)
     }
 
+    /// Has the next pass look for new regions in any case: processes have announced them.
+    pub(crate) fn expect_regions(&mut self) {
+        self.expects_regions = true;
+    }
+
     /// How soon to run the next pass if the doorbell does not ring. Only processes of the recorder's own session ring it.
     pub(crate) fn poll_interval(&self) -> Duration {
         let intervals = self
@@ -200,7 +208,8 @@ impl Collector {
             self.regions.prune_dead();
             return Ok(());
         }
-        if !self.is_urgent() || self.searched.elapsed() >= SEARCH_EVERY {
+        let is_expected = std::mem::take(&mut self.expects_regions);
+        if is_expected || !self.is_urgent() || self.searched.elapsed() >= SEARCH_EVERY {
             self.attach_new();
         }
         self.drain(false, listener)?;

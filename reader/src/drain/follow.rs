@@ -53,14 +53,19 @@ pub(crate) fn follow(
     handle: &mut dyn FnMut(WatchEvent) -> Flow,
 ) -> io::Result<Reason> {
     let search = collector.search_threads()?;
+    let mut known = doorbell.changes();
     loop {
+        let changes = doorbell.changes();
+        if std::mem::replace(&mut known, changes) != changes {
+            collector.expect_regions();
+        }
         collector.pass(listener)?;
         collector.report_blocking(&search, listener)?;
         listener.end_pass()?;
         if collector.has_ended() {
             return Ok(Reason::ProcessesEnded);
         }
-        let sleep = if collector.is_urgent() { None } else { Some(doorbell.prepare_sleep()) };
+        let sleep = if collector.is_urgent() { None } else { Some(doorbell.prepare_sleep(changes)) };
         let mut idle = true;
         let mut snapshot = false;
         for event in events.try_iter() {

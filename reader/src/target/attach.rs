@@ -340,10 +340,16 @@ impl Doorbell {
         unsafe { AtomicU32::from_ptr(self.page.futex_word()) }
     }
 
-    /// Announces sleep. Check for work once more, then sleep on the result.
-    pub(crate) fn prepare_sleep(&self) -> Sleep<'_> {
+    /// The number of changes announced so far: to be read before the changes.
+    pub(crate) fn changes(&self) -> u32 {
+        self.touch(shm_format::DoorbellPage::changes)
+    }
+
+    /// Announces sleep. Check for work once more, then sleep on the result. It will not sleep if more than these `changes` have been
+    /// announced.
+    pub(crate) fn prepare_sleep(&self, changes: u32) -> Sleep<'_> {
         self.touch(shm_format::DoorbellPage::prepare_sleep);
-        Sleep(self)
+        Sleep { doorbell: self, is_due: self.changes() != changes }
     }
 
     /// Wakes the reader, if it sleeps.
@@ -353,7 +359,7 @@ impl Doorbell {
         }
     }
 
-    /// Has processes ring also once they have begun and when their modules have changed.
+    /// Has processes ring also when they have begun and when their modules have changed.
     pub(crate) fn ask_for_changes(&self) {
         self.touch(shm_format::DoorbellPage::ask_for_changes);
     }
@@ -365,20 +371,27 @@ impl Doorbell {
 }
 
 /// An announced sleep.
-pub(crate) struct Sleep<'a>(&'a Doorbell);
+pub(crate) struct Sleep<'a> {
+    doorbell: &'a Doorbell,
+    /// There is something to do at once.
+    is_due: bool,
+}
 
 impl Sleep<'_> {
     /// Sleeps until the doorbell rings, at most for `timeout`.
     pub(crate) fn sleep(self, timeout: Duration) {
         let timeout = Timespec { tv_sec: timeout.as_secs() as i64, tv_nsec: timeout.subsec_nanos().into() };
+        if self.is_due {
+            return;
+        }
         // The reason for waking does not matter: the caller checks for work in any case.
-        let _ = futex::wait(self.0.futex(), futex::Flags::empty(), 1, Some(&timeout));
+        let _ = futex::wait(self.doorbell.futex(), futex::Flags::empty(), 1, Some(&timeout));
     }
 }
 
 impl Drop for Sleep<'_> {
     fn drop(&mut self) {
-        self.0.touch(shm_format::DoorbellPage::awake);
+        self.doorbell.touch(shm_format::DoorbellPage::awake);
     }
 }
 
@@ -433,7 +446,7 @@ mod tests {
         for _ in 0..SLEEPERS {
             let (doorbell, told, woke) = (doorbell.clone(), told.clone(), woke.clone());
             std::thread::spawn(move || {
-                let sleep = doorbell.prepare_sleep();
+                let sleep = doorbell.prepare_sleep(0);
                 told.send(nix::unistd::gettid().as_raw()).unwrap();
                 sleep.sleep(Duration::from_secs(600));
                 woke.send(()).unwrap();
@@ -447,7 +460,7 @@ mod tests {
         }
         for _ in 0..SLEEPERS {
             // The announcement of one reader is enough.
-            std::mem::forget(doorbell.prepare_sleep());
+            std::mem::forget(doorbell.prepare_sleep(0));
             doorbell.ring();
             doorbell.ring();
             woken.recv_timeout(Duration::from_secs(120)).unwrap();
@@ -459,13 +472,13 @@ mod tests {
     fn a_ring_ends_the_sleep_and_a_lost_one_only_costs_the_timeout() {
         let doorbell = std::sync::Arc::new(Doorbell::private().unwrap());
         let other = doorbell.clone();
-        let sleep = doorbell.prepare_sleep();
+        let sleep = doorbell.prepare_sleep(0);
         let ringer = std::thread::spawn(move || other.ring());
         let long = Duration::from_secs(600);
         let began = Instant::now();
         sleep.sleep(long);
         assert!(began.elapsed() < long);
         ringer.join().unwrap();
-        doorbell.prepare_sleep().sleep(Duration::from_millis(1));
+        doorbell.prepare_sleep(0).sleep(Duration::from_millis(1));
     }
 }

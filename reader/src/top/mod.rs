@@ -250,7 +250,12 @@ impl Top {
         let inputs = listen(doorbell.clone()).context("cannot start a thread")?;
         let mut drawn: Option<Instant> = None;
         let mut blocks_checked = Instant::now();
+        let mut known = doorbell.changes();
         loop {
+            let changes = doorbell.changes();
+            if std::mem::replace(&mut known, changes) != changes {
+                collector.expect_regions();
+            }
             collector.pass(&mut self.feed)?;
             self.feed.end_pass()?;
             // The last state stays.
@@ -261,7 +266,7 @@ impl Top {
                 self.feed.retain_blocks(&so_far);
             }
             self.set_events();
-            let sleep = doorbell.prepare_sleep();
+            let sleep = doorbell.prepare_sleep(changes);
             let mut stirred = false;
             for input in inputs.try_iter() {
                 stirred = true;

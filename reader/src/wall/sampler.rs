@@ -56,6 +56,7 @@ struct Process {
     modules: HashMap<u32, (u64, u64)>,
     /// Its Python interpreter, if it has a known one.
     python: Option<Python>,
+    /// Its threads' ids in its own PID namespace.
     ids: ThreadIds,
     /// There are new modules since the last pass.
     has_new_modules: bool,
@@ -210,7 +211,7 @@ impl<'b> Sampler<'b> {
         if let Some(process) = self.processes.get_mut(&module.process) {
             process.has_new_modules = true;
             process.modules.insert(module.module, (module.start, module.end.saturating_sub(module.start)));
-            self.walker.map(module);
+            self.walker.map(module, &proc::path_here(process.pid, &module.path));
         }
     }
 

@@ -1,5 +1,7 @@
 //! Walks the stack of a blocked thread from outside, with the call frame information of its modules.
 
+use std::path::Path;
+
 use offline::{NewMapping, Processes};
 use selfwind_profile::profile_file::{ModuleGone, ModuleInfo};
 use unwind::{End, FoundBy, Frame, Registers};
@@ -75,8 +77,8 @@ impl<'b> Walker<'b> {
         Self { processes }
     }
 
-    /// Adds a module of a process.
-    pub(super) fn map(&mut self, module: &ModuleInfo) {
+    /// Adds a module of a process, whose file is here under this path.
+    pub(super) fn map(&mut self, module: &ModuleInfo, path: &Path) {
         use std::os::unix::ffi::OsStrExt;
         let code = module.segments.iter().filter(|segment| segment.flags & EXECUTABLE != 0);
         for segment in code {
@@ -84,7 +86,7 @@ impl<'b> Walker<'b> {
                 start: segment.address,
                 len: segment.len,
                 offset: segment.pgoff,
-                path: module.path.as_os_str().as_bytes(),
+                path: path.as_os_str().as_bytes(),
                 build_id: &module.build_id,
                 executable: true,
             };
