@@ -128,7 +128,8 @@ fn maps_in_other_namespaces_are_found() {
     }
     let program = Target::c("replaced_generated").build();
     let program = program.to_str().expect("UTF-8");
-    let own_tmp = "mount -t tmpfs none /tmp && exec \"$0\" \"$@\"";
+    let own_tmp = "mount -t tmpfs none /mnt && cp \"$0\" /mnt/elsewhere && mount -t tmpfs none /tmp \
+                   && exec /mnt/elsewhere \"$@\"";
     let arguments = ["--pid", "--fork", "--mount-proc", "sh", "-c", own_tmp, program, "2"];
     let recording = Recorder::at(499).event("cpu").record(Path::new("unshare"), &arguments);
     assert_eq!(recording.outcome.status, 0, "{:?}", recording.outcome);

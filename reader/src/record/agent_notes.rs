@@ -43,8 +43,8 @@ impl AgentNotes {
         let is_expected = match key.as_str() {
             // It repeats the user's option.
             "unwind" => true,
-            // For the wall clock.
-            "python at" | PID_HERE => true,
+            // For the recorder.
+            PID_HERE => true,
             // A version that is supported.
             "python" => value.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.'),
             // From one recorder to another.

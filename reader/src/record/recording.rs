@@ -40,7 +40,7 @@ use crate::tables::cache::Cache;
 use crate::target::{clock, shortage};
 use crate::terminal::notices::{Notices, warn};
 use crate::terminal::open;
-use crate::wall::Wall;
+use crate::wall::{PYTHON_AT, Wall};
 
 /// How often the profile is flushed, so that it can be read while it is written.
 const FLUSH_EVERY: Duration = Duration::from_millis(250);
@@ -159,6 +159,8 @@ impl Listener for Recording {
             wall.observe(&mut event);
         }
         match &event {
+            // For the wall clock alone.
+            Event::Setting(setting) if setting.key == PYTHON_AT => return Ok(()),
             Event::Process(info) => self.notes.process(info),
             Event::Setting(setting) => self.notes.setting(setting),
             _ => {}

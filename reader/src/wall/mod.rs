@@ -29,6 +29,7 @@ use std::thread::JoinHandle;
 use selfwind_profile::profile_file::Event;
 
 use crate::drain::namespaces::PID_HERE;
+pub(crate) use python::PYTHON_AT;
 use running::Running;
 use sampler::Sampler;
 
@@ -71,7 +72,7 @@ impl Wall {
                 | Event::ModuleGone(_)
                 | Event::Thread(_)
                 | Event::ProcessEnd(_)
-        ) || matches!(event, Event::Setting(setting) if [python::SETTING, PID_HERE].contains(&&*setting.key));
+        ) || matches!(event, Event::Setting(setting) if [PYTHON_AT, PID_HERE].contains(&&*setting.key));
         if is_wanted {
             // Fails only after a panic of the thread, which ends wall-clock sampling alone.
             let _ = self.told.send(Message::Event(Box::new(event.clone())));

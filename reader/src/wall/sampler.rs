@@ -139,7 +139,7 @@ impl<'b> Sampler<'b> {
                 if setting.key == PID_HERE {
                     self.relocate(&setting);
                 } else if let Some(process) = self.processes.get_mut(&setting.process) {
-                    process.python = Some(Python::new(&setting.value));
+                    process.python.get_or_insert_default().is_at(&setting.value);
                 }
             }
             Event::Thread(thread) => {

@@ -101,6 +101,11 @@ impl Functions {
         self.pass += 1;
     }
 
+    /// Forgets what is at the addresses. Numbers are not given again.
+    pub(super) fn forget(&mut self) {
+        self.known.clear();
+    }
+
     /// The function whose code object is at an address; `None` if there is none, or it cannot be read.
     pub(super) fn at(
         &mut self,

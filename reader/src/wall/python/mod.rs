@@ -25,9 +25,10 @@ use interpreter::Interpreter;
 use thread_states::{Thread, ThreadStates};
 
 /// The key of the setting in which the agent says where it found the interpreter.
-pub(super) const SETTING: &str = "python at";
+pub(crate) const PYTHON_AT: &str = "python at";
 
 /// The interpreter of a process.
+#[derive(Default)]
 pub(super) struct Python {
     /// As the agent described it.
     described: String,
@@ -38,13 +39,13 @@ pub(super) struct Python {
 }
 
 impl Python {
-    /// An interpreter that the agent has described so.
-    pub(super) fn new(described: &str) -> Self {
-        Self {
-            described: described.into(),
-            interpreter: OnceCell::new(),
-            thread_states: ThreadStates::default(),
-            functions: Functions::default(),
+    /// Takes in where the interpreter is, as its agent describes it.
+    pub(super) fn is_at(&mut self, described: &str) {
+        if self.described != described {
+            self.described = described.into();
+            self.interpreter = OnceCell::new();
+            self.thread_states = ThreadStates::default();
+            self.functions.forget();
         }
     }
 
