@@ -20,6 +20,7 @@ use crate::layout::{DOORBELL_MAGIC, DoorbellPage, LayoutError, PAGE, VERSION};
 
 impl DoorbellPage {
     /// Writer, after completing a chunk: true if the caller must now wake one waiter on the futex word.
+    #[inline]
     pub fn ring(&self) -> bool {
         fence(Ordering::SeqCst);
         // The load keeps the cache line shared while the reader is awake; the swap decides.
@@ -52,6 +53,7 @@ impl DoorbellPage {
 
     /// Writer, after recording that it has begun or that its modules have changed: true if the caller must now wake one waiter on
     /// the futex word.
+    #[inline]
     pub fn announce_change(&self) -> bool {
         if self.changes.load(Ordering::Relaxed) == 0 {
             return false;
@@ -73,6 +75,7 @@ impl DoorbellPage {
 
     /// Whether the recording has ended.
     #[must_use]
+    #[inline]
     pub fn is_stopped(&self) -> bool {
         self.stop.0.load(Ordering::Acquire) != 0
     }

@@ -6,7 +6,7 @@
 use core::ptr;
 use core::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 
-use shm_format::{Doorbell, DoorbellPage, LiveBlocks, LiveMappings, Region};
+use shm_format::{Doorbell, LiveBlocks, LiveMappings, Region};
 use unwind::RuleCache;
 
 use crate::activity::is_filtered;
@@ -151,18 +151,18 @@ impl Recording {
 
     /// Wakes the reader if it sleeps.
     pub fn ring(&self) {
-        self.wake(DoorbellPage::ring);
-    }
-
-    /// Announces that the process has begun or has other modules, if the reader must know at once.
-    pub fn announce_change(&self) {
-        self.wake(DoorbellPage::announce_change);
-    }
-
-    fn wake(&self, ring: fn(&DoorbellPage) -> bool) {
         if let Some(doorbell) = self.doorbell
             && !is_filtered()
-            && ring(&doorbell)
+            && doorbell.ring()
+        {
+            sys::futex_wake_one(doorbell.futex_word());
+        }
+    }
+
+    /// Announces that the process has begun or has other modules, if the reader must know at once. Not for handlers.
+    pub fn announce_change(&self) {
+        if let Some(doorbell) = self.doorbell.filter(|_| !is_filtered())
+            && doorbell.announce_change()
         {
             sys::futex_wake_one(doorbell.futex_word());
         }
