@@ -20,6 +20,8 @@ use selfwind_profile::symbolize::{Request, SymbolSources, symbolize};
 use selfwind_profile::tracepoint::Tracepoints;
 use unwind::{FoundBy, Frame, Interpreted};
 
+use crate::drain::namespaces::PID_HERE;
+use crate::proc;
 use crate::record::kernel_symbols::KernelSymbols;
 
 /// Maximum number of cached names; beyond it the cache is emptied.
@@ -44,6 +46,8 @@ pub(crate) struct Live {
 pub(crate) struct Image {
     /// The description by its agent.
     pub(crate) info: ProcessInfo,
+    /// Its process id for this program.
+    pid: u32,
     /// By first address.
     modules: BTreeMap<u64, Module>,
     threads: BTreeMap<u32, String>,
@@ -146,8 +150,11 @@ impl Live {
     pub(crate) fn learn(&mut self, event: Event) {
         match event {
             Event::Process(info) => {
-                let id = info.id;
-                self.image(id).info = info;
+                let image = self.image(info.id);
+                (image.pid, image.info) = (info.pid, info);
+            }
+            Event::Setting(setting) if setting.key == PID_HERE => {
+                self.image(setting.process).pid = setting.value.parse().unwrap_or(0);
             }
             Event::Module(module) => self.map(module),
             Event::Tracepoint(tracepoint) => self.tracepoints.learn(tracepoint),
@@ -190,9 +197,11 @@ impl Live {
     }
 
     fn map(&mut self, module: ModuleInfo) {
-        let binary = Arc::new(Binary { path: module.path, build_id: module.build_id, ..Binary::default() });
-        let ModuleInfo { start, end, bias, process, .. } = module;
-        let modules = &mut self.image(process).modules;
+        let ModuleInfo { start, end, bias, process, path, build_id, .. } = module;
+        let image = self.image(process);
+        let path = if proc::sees_other_files(image.pid) { proc::path_here(image.pid, &path) } else { path };
+        let binary = Arc::new(Binary { path, build_id, ..Binary::default() });
+        let modules = &mut image.modules;
         modules.retain(|&other, module| module.end <= start || end <= other);
         modules.insert(start, Module { end, bias, binary });
     }

@@ -212,6 +212,15 @@ pub(crate) fn within_root(pid: u32, path: &Path) -> PathBuf {
     PathBuf::from(format!("/proc/{pid}/root")).join(path.strip_prefix("/").unwrap_or(path))
 }
 
+/// Whether a process has another root directory or mount namespace than this program. False if that cannot be read.
+pub(crate) fn sees_other_files(pid: u32) -> bool {
+    let at = |name: &str| fs::metadata(name).map(|found| (found.dev(), found.ino())).ok();
+    let differs = |name: &str| {
+        at(&format!("/proc/{pid}/{name}")).is_some_and(|its| at(&format!("/proc/self/{name}")) != Some(its))
+    };
+    differs("ns/mnt") || differs("root")
+}
+
 /// The path of a file that a process has under `path`: in its own root directory or mount namespace, if that is another file.
 pub(crate) fn path_here(pid: u32, path: &Path) -> PathBuf {
     let identity = |path: &Path| fs::metadata(path).ok().map(|metadata| (metadata.dev(), metadata.ino()));

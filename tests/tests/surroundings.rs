@@ -248,6 +248,28 @@ fn under_a_sanitizer() {
     }
 }
 
+/// Whose files are gone when the recording ends.
+#[test]
+fn functions_of_files_that_only_the_process_has_are_named() {
+    if !may_mount() {
+        return;
+    }
+    for (name, flags) in
+        [("identified", &["-Wl,--build-id=sha1"]), ("unidentified", &["-Wl,--build-id=none"])]
+    {
+        let program = Target::c("spin").with(name, flags).build();
+        // A file that stayed open would keep it mounted.
+        let own_mnt =
+            "mount -t tmpfs none /mnt && cp \"$0\" /mnt/elsewhere && { /mnt/elsewhere \"$@\"; umount /mnt; }";
+        let arguments = ["--mount", "sh", "-c", own_mnt, program.to_str().expect("UTF-8"), "300"];
+        let recording = Recorder::at(997).record(Path::new("unshare"), &arguments);
+        assert_eq!(recording.outcome.status, 0, "{name}: {}", recording.outcome.stderr);
+        let folded = recording.folded();
+        let named = folded.inclusive("spin_first");
+        assert!(named > 100, "{name}: {named} of {}: {folded:#?}", folded.total());
+    }
+}
+
 /// There, the processes name themselves by pids that mean others outside.
 #[test]
 fn pid_namespaces_with_a_proc_of_their_own() {

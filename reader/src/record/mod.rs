@@ -15,6 +15,7 @@ mod generated_code;
 mod interpreter;
 pub(crate) mod kernel_symbols;
 mod kernel_table;
+mod module_files;
 mod module_refresh;
 mod new_addresses;
 mod numbered;

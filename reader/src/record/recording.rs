@@ -2,8 +2,7 @@
 //!
 //! Whatever fails here, what was written so far is kept and the error says where.
 
-use std::collections::HashMap;
-use std::fs::{File, Metadata};
+use std::fs::File;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
@@ -14,23 +13,20 @@ use selfwind_profile::file_name::with_suffix;
 use selfwind_profile::input;
 use selfwind_profile::output::{Export, Format, Grouping};
 use selfwind_profile::profile::{self, Resolved};
-use selfwind_profile::profile_file::{
-    End, Event, FileIdentity, ModuleInfo, ProfileError, ProfileWriter, SampleRef, SessionInfo,
-};
+use selfwind_profile::profile_file::{End, Event, ProfileError, ProfileWriter, SampleRef, SessionInfo};
 use selfwind_profile::staged_file::StagedFile;
 use selfwind_profile::stats::Tally;
 use selfwind_profile::symbolize::SymbolSources;
 
 use crate::drain::listener::Listener;
-use crate::drain::namespaces::PID_HERE;
 use crate::drain::watch::{self, WatchEvent};
-use crate::proc;
 use crate::record::agent_notes::AgentNotes;
 use crate::record::delay::Delay;
 use crate::record::destination::Destination;
 use crate::record::generated_code::GeneratedCodeKeeper;
 use crate::record::interpreter::Interpreters;
 use crate::record::kernel_symbols::KernelSymbols;
+use crate::record::module_files::ModuleFiles;
 use crate::record::new_addresses::NewAddresses;
 use crate::record::numbered::Numbered;
 use crate::record::options::RecordOptions;
@@ -122,8 +118,7 @@ pub(crate) struct Recording {
     notices: Notices,
     notes: AgentNotes,
     generated: GeneratedCodeKeeper,
-    /// Process ids of running images, by their numbers.
-    pids: HashMap<u32, u32>,
+    files: ModuleFiles,
     interpreters: Interpreters,
     kernel_symbols: KernelSymbols,
     new_addresses: NewAddresses,
@@ -154,7 +149,7 @@ impl Listener for Recording {
 
     fn event(&mut self, event: Event) -> io::Result<()> {
         let Some(mut event) = self.delay.filter(event) else { return Ok(()) };
-        self.identify(&mut event);
+        self.files.identify(&mut event);
         if let Some(wall) = &mut self.wall {
             wall.observe(&mut event);
         }
@@ -176,7 +171,7 @@ impl Listener for Recording {
             tables.observe(&event);
         }
         for mut found in self.generated.observe(&event) {
-            self.identify(&mut found);
+            self.files.identify(&mut found);
             self.interpreters.observe(&found);
             self.push(&found)?;
         }
@@ -250,21 +245,6 @@ impl Recording {
         Ok(())
     }
 
-    /// Adds the identity of its file to a module without a build-id.
-    fn identify(&mut self, event: &mut Event) {
-        match event {
-            Event::Process(info) => drop(self.pids.insert(info.id, info.pid)),
-            Event::Setting(setting) if setting.key == PID_HERE => {
-                self.pids.insert(setting.process, setting.value.parse().unwrap_or(0));
-            }
-            Event::ProcessEnd(end) => drop(self.pids.remove(&end.process)),
-            Event::Module(module) if module.build_id.is_empty() => {
-                module.file = file_identity(module, self.pids.get(&module.process).copied());
-            }
-            _ => {}
-        }
-    }
-
     /// The path of the profile.
     pub(crate) fn path(&self) -> &Path {
         &self.path
@@ -334,7 +314,7 @@ impl Recording {
                 ..options.sources.clone()
             },
             generated: GeneratedCodeKeeper::default(),
-            pids: HashMap::new(),
+            files: ModuleFiles::default(),
             interpreters: Interpreters::default(),
             flushed: Instant::now(),
         };
@@ -464,6 +444,7 @@ impl Recording {
                 .notices
                 .detail(format_args!("cannot read {path} back, so no names are stored in it"));
         }
+        self.sources.copies = self.files.copies();
         let later = format!("`selfwind resolve {path}` adds them");
         let before = self.writer.bytes_written();
         let stored = match self.find_names(events) {
@@ -533,21 +514,6 @@ impl Recording {
         self.notices.say(format_args!("flame graph in {}", drawn.display()));
         Ok(drawn)
     }
-}
-
-/// The identity of the file of a module without a build-id, opened as its process sees it; `None` if there is no such file.
-fn file_identity(module: &ModuleInfo, pid: Option<u32>) -> Option<FileIdentity> {
-    if !module.path.is_absolute() {
-        return None;
-    }
-    let inside = pid.map(|pid| proc::within_root(pid, &module.path));
-    let paths = inside.iter().chain([&module.path]);
-    let metadata = paths.filter_map(|path| std::fs::metadata(path).ok()).find(Metadata::is_file)?;
-    let identity = FileIdentity::of(&metadata);
-    // A file changed after it was mapped is not the mapped one.
-    let age = clock::monotonic_ns().saturating_sub(module.loaded_ns);
-    let loaded = (clock::realtime_ns().saturating_sub(age)) as i64;
-    Some(if identity.modified_ns > loaded { FileIdentity { len: 0, ..identity } } else { identity })
 }
 
 /// The error when the profile cannot even be started.

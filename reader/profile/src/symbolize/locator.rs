@@ -62,7 +62,9 @@ impl<'a> Locator<'a> {
                 let name = path.file_name().map(|name| directory.join(name));
                 [Some(directory.join(inside)), name, filed.as_ref().map(|filed| directory.join(filed))]
             });
-        in_sysroots.chain([path.to_owned()]).chain(elsewhere.flatten())
+        let copies = self.sources.copies.iter().filter(move |copy| copy.of == path);
+        let copies = copies.map(|copy| copy.at.clone());
+        in_sysroots.chain([path.to_owned()]).chain(elsewhere.flatten()).chain(copies)
     }
 
     /// The file with this build-id in the trees to be searched, if `accept` takes it.

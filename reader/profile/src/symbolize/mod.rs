@@ -36,7 +36,7 @@ pub use generated_name::short_name;
 pub use image::hex;
 pub use name_file::NameFile;
 pub use perf_map::perf_map_path;
-pub use sources::{Again, Progress, StartProgress, SymbolSources};
+pub use sources::{Again, FileCopy, Progress, StartProgress, SymbolSources};
 pub use symbol_cache::SymbolCache;
 pub use symbols::{Line, Origin, Request, Symbols};
 

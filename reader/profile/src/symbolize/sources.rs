@@ -24,6 +24,8 @@ pub struct SymbolSources {
     pub directories: Vec<PathBuf>,
     /// Root file systems, such as a container's image; searched before this machine's.
     pub sysroots: Vec<PathBuf>,
+    /// Copies of files that may no longer exist; searched after the places where the files were.
+    pub copies: Vec<FileCopy>,
     /// Directories searched completely for files that are found nowhere else.
     pub trees: Vec<Arc<FileTree>>,
     /// Servers of debug files, if the user requests them.
@@ -36,6 +38,15 @@ pub struct SymbolSources {
     pub again: Again,
     /// How interpreted frames are shown.
     pub interpreted: InterpretedView,
+}
+
+/// A copy of a file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FileCopy {
+    /// Path of the file where the program ran.
+    pub of: PathBuf,
+    /// Path of the copy.
+    pub at: PathBuf,
 }
 
 /// Names that are looked up although the profile contains them. The better name is used.
@@ -94,6 +105,7 @@ impl SymbolSources {
         SymbolSources {
             directories,
             sysroots,
+            copies: Vec::new(),
             trees,
             debuginfod: None,
             cache: None,
