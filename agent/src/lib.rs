@@ -77,6 +77,7 @@ use alloc::boxed::Box;
 use alloc::vec::Vec;
 
 use handler::chain;
+use handler::clock;
 use handler::recording::Recording;
 use handler::slot::{self, Slot};
 
@@ -130,6 +131,7 @@ static END: extern "C" fn() = {
 
 /// Starts recording this process, whose program has not started yet.
 fn record(config: Config, masked: &mut Masked) -> Result<(), Failure> {
+    let entered_ns = clock::thread_cpu_ns();
     let (agent, myself, recording) = prepare(config, Stage::Start)?;
     process::watch_forks();
     signal_stacks::begin();
@@ -144,7 +146,7 @@ fn record(config: Config, masked: &mut Masked) -> Result<(), Failure> {
             threads::register_existing(recording, Present::Known);
         }
     });
-    threads::sample_remainder();
+    threads::sample_start(recording, entered_ns);
     Ok(())
 }
 

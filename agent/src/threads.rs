@@ -13,7 +13,7 @@ use handler::chain;
 use handler::clock;
 use handler::kernel_answer;
 use handler::recording::{self, Recording};
-use handler::remainder;
+use handler::remainder::{self, Unplaced};
 use handler::slot::{self, Slot};
 use handler::stack::Bounds;
 use handler::sys;
@@ -287,12 +287,19 @@ fn name_of(tid: u32, buffer: &mut [u8; NAME]) -> &[u8] {
     }
 }
 
-/// Samples the calling thread for the CPU time that no sample accounts for yet: it is about to end, or has just begun.
-/// No sampling signal may be pending.
+/// Samples the calling thread, which is about to end, for the CPU time that no sample accounts for yet. No sampling
+/// signal may be pending.
 pub(crate) fn sample_remainder() {
     if let (Some(_active), Some(recording)) = (Active::enter(), recording::current()) {
-        let (start, end) = kernel::own_code();
-        remainder::record(recording, &(start..end));
+        remainder::record(recording, Unplaced::SinceLastSample, clock::thread_cpu_ns());
+    }
+}
+
+/// Samples the calling thread for the CPU time of its program so far. The agent's start began at `entered_ns` of that time.
+pub(crate) fn sample_start(recording: &Recording, entered_ns: u64) {
+    if let Some(_active) = Active::enter() {
+        remainder::record(recording, Unplaced::ProgramStart, entered_ns);
+        remainder::record(recording, Unplaced::AgentStart, clock::thread_cpu_ns());
     }
 }
 

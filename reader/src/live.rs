@@ -264,7 +264,8 @@ impl Live {
             Some(known) => (PathBuf::from(&known.file), known.shown(known.first_line), known.mark()),
             None => {
                 let reason = if function == Interpreted::NOTHING { offset } else { 0 };
-                (PathBuf::new(), interpreted::gap(reason).to_owned(), "_[py]".into())
+                let mark = if interpreted::is_of_interpreter(reason) { "_[py]" } else { "" };
+                (PathBuf::new(), interpreted::gap(reason).to_owned(), mark.to_owned())
             }
         };
         // Function numbers are per process. A function that is unknown now may be known at the next sample.

@@ -17,6 +17,9 @@ const ROOTS: [&str; 10] = [
     "__clone",
 ];
 
+/// In place of the functions of CPU time of which only the amount is known.
+pub const UNPLACED: [&str; 3] = ["[program start]", "[agent start]", "[since last sample]"];
+
 /// A whole folded output.
 #[derive(Clone, Debug, Default)]
 pub struct Folded {
@@ -87,7 +90,8 @@ fn is(shown: &str, function: &str) -> bool {
 }
 
 fn is_nameless(frame: &str) -> bool {
-    frame.starts_with("0x") || frame.starts_with('[') || frame.contains("+0x") || frame.is_empty()
+    let is_mark = frame.starts_with('[') && !UNPLACED.contains(&frame);
+    frame.starts_with("0x") || is_mark || frame.contains("+0x") || frame.is_empty()
 }
 
 fn share(part: u64, whole: u64) -> f64 {

@@ -25,21 +25,9 @@ pub(crate) fn own_slot(sp: u64) -> Option<&'static Slot> {
     is_own.then_some(slot)
 }
 
-/// Walks the stack of the calling thread from `registers`; the frames are in the stack cache. The caller is inside the
-/// slot's nesting guard and has prepared the slot.
-pub(crate) fn walk(recording: &Recording, slot: &Slot, registers: &Registers) -> Walk {
-    // SAFETY: the caller is inside the nesting guard and has prepared the slot, so nothing else uses the workspace.
-    let mut bench = unsafe { slot.bench() };
-    let (walk, is_mixed) = walk_on(recording, slot, registers, &mut bench);
-    if is_mixed {
-        bench.stack_cache.unmark();
-        bench.chain.walked(0);
-    }
-    walk
-}
-
-/// As [`walk`], with the workspace borrowed by the caller. Also returns whether the interpreter or registered regions
-/// may have frames to insert; such a walk is not yet reported to the chain.
+/// Walks the stack of the calling thread from `registers`; the frames are in the stack cache of `bench`, which the caller
+/// has borrowed. Also returns whether the interpreter or registered regions may have frames to insert; such a walk is not
+/// yet reported to the chain.
 pub(crate) fn walk_on(
     recording: &Recording,
     slot: &Slot,

@@ -70,6 +70,11 @@ impl InterpretedFunction {
     }
 }
 
+/// Whether frames of an interpreter are missing for this reason, and not all frames but the outermost.
+pub fn is_of_interpreter(reason: u32) -> bool {
+    !(5..=7).contains(&reason)
+}
+
 /// What is shown where frames are missing, for the agent's reason.
 pub fn gap(reason: u32) -> &'static str {
     match reason {
@@ -77,6 +82,9 @@ pub fn gap(reason: u32) -> &'static str {
         2 => "[python: unnamed function]",
         3 => "[python: too many frames]",
         4 => "[unwinder: unnamed function]",
+        5 => "[program start]",
+        6 => "[agent start]",
+        7 => "[since last sample]",
         _ => "[python: unknown function]",
     }
 }
