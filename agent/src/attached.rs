@@ -135,7 +135,7 @@ fn restart(before: &Recording, agent: &'static Agent, present: Present) -> Resul
     let Some(last) = agent::myself() else { return Err(Failure::Proc) };
     let myself: &'static Myself =
         Box::leak(Box::new(Myself::read(Some(last.boot_id()))?.named(&agent.config)));
-    let recording = crate::process::open(agent, myself, None)?;
+    let recording = crate::process::open(agent, myself, None, None)?;
     journal::tell_setting(before, Call::SETTING, b"");
     agent.directory.remove_region(last);
     agent::set_myself(myself);

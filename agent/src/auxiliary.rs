@@ -4,6 +4,7 @@ use core::sync::atomic::{AtomicU64, Ordering};
 
 use handler::sys::PAGE;
 
+use crate::initial_stack::InitialStack;
 use crate::kernel;
 
 const AT_PHDR: u64 = 3;
@@ -19,22 +20,27 @@ static VDSO: AtomicU64 = AtomicU64::new(0);
 static STACK_END: AtomicU64 = AtomicU64::new(0);
 static SIGNAL_FRAME: AtomicU64 = AtomicU64::new(0);
 
-/// Reads /proc/self/auxv, once.
-pub(crate) fn read() {
+/// Reads the vector, once: from `stack`, or else from /proc/self/auxv.
+pub(crate) fn read(stack: Option<&InitialStack>) {
+    if let Some(stack) = stack {
+        return stack.auxiliary().for_each(note);
+    }
     let mut buffer = [0u8; 1024];
     let Ok(bytes) = kernel::read_file(c"/proc/self/auxv", &mut buffer) else { return };
     let (words, _) = bytes.as_chunks::<8>();
     let (pairs, _) = words.as_chunks::<2>();
-    for [tag, value] in pairs.iter().map(|pair| pair.map(u64::from_le_bytes)) {
-        match tag {
-            AT_PHDR => HEADERS.store(value, Ordering::Relaxed),
-            AT_PHNUM => HEADER_COUNT.store(value, Ordering::Relaxed),
-            AT_SYSINFO_EHDR => VDSO.store(value, Ordering::Relaxed),
-            // The page it begins in is mapped; nothing but the path itself and eight bytes lies above it.
-            AT_EXECFN => STACK_END.store((value & !(PAGE - 1)) + PAGE, Ordering::Relaxed),
-            AT_MINSIGSTKSZ => SIGNAL_FRAME.store(value, Ordering::Relaxed),
-            _ => {}
-        }
+    pairs.iter().map(|pair| pair.map(u64::from_le_bytes)).for_each(|[tag, value]| note((tag, value)));
+}
+
+fn note((tag, value): (u64, u64)) {
+    match tag {
+        AT_PHDR => HEADERS.store(value, Ordering::Relaxed),
+        AT_PHNUM => HEADER_COUNT.store(value, Ordering::Relaxed),
+        AT_SYSINFO_EHDR => VDSO.store(value, Ordering::Relaxed),
+        // The page it begins in is mapped; nothing but the path itself and eight bytes lies above it.
+        AT_EXECFN => STACK_END.store((value & !(PAGE - 1)) + PAGE, Ordering::Relaxed),
+        AT_MINSIGSTKSZ => SIGNAL_FRAME.store(value, Ordering::Relaxed),
+        _ => {}
     }
 }
 

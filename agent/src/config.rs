@@ -31,8 +31,9 @@ const LEAST_COPY: u64 = 1 << 10;
 const MIN_POOL: usize = 64 * 1024;
 /// Initial pool size in bytes with a reader that drains it, and for a flight recorder that keeps history.
 const DRAINED_POOL: usize = 256 * 1024;
-/// The former at a low sampling rate: backing the memory takes time at process start.
-const SLOW_POOL: usize = 128 * 1024;
+/// The former at a low sampling rate: backing memory takes time at the start of a process, and the reader adds to the pool of
+/// one that stays.
+const SLOW_POOL: usize = 64 * 1024;
 /// Sampling rate up to which a timer counts as slow, in samples per second.
 const SLOW: u64 = 250;
 const HISTORY_POOL: usize = 1 << 20;
@@ -93,6 +94,8 @@ pub(crate) struct Config {
     pub(crate) tables: Option<Vec<u8>>,
     /// SELFWIND_SESSION: the nonce of the session.
     pub(crate) session: u64,
+    /// SELFWIND_BOOT: the number of this boot in the recorder's /proc/sys/kernel/random/boot_id.
+    pub(crate) boot: Option<[u8; 16]>,
     /// SELFWIND_VERBOSE: report on standard error why the agent stays inert.
     pub(crate) verbose: bool,
     /// XDG_RUNTIME_DIR, the preferred place of a flight recorder.
@@ -131,6 +134,7 @@ impl Config {
             pool: 0,
             tables: None,
             session: 0,
+            boot: None,
             verbose: false,
             runtime_directory: None,
             recorder: Vec::new(),
@@ -182,12 +186,10 @@ impl Config {
                 // Tracepoints may be hit at any rate.
                 _ if !config.tracepoints.is_empty() => HISTORY_POOL,
                 _ if config.allocations == 1 => ALLOCATIONS_POOL,
-                Mode::Discard if config.sources.clock != Some(Clock::Perf) && config.frequency <= SLOW => {
-                    SLOW_POOL
-                }
                 Mode::Discard if config.sources.clock == Some(Clock::Perf) && !config.events.are_time() => {
                     EVENT_POOL
                 }
+                Mode::Discard if config.frequency <= SLOW && config.is_one_clock() => SLOW_POOL,
                 Mode::Discard => DRAINED_POOL,
                 Mode::Overwrite => HISTORY_POOL,
             };
@@ -240,6 +242,7 @@ impl Config {
             b"RECORDER" => self.recorder = value.to_vec(),
             b"REGION" => self.handed = Some(handed(value)?),
             b"SESSION" => self.session = hexadecimal::number(value)?,
+            b"BOOT" => self.boot = Some(hexadecimal::bytes(value)?),
             // Settings for the recorder only, or of a later version.
             _ => {}
         }
@@ -312,6 +315,11 @@ impl Config {
         if entry.starts_with(b"SELFWIND_UNWIND=") {
             self.note.extend_from_slice(b" (self, copy, copy-code, guess or both)");
         }
+    }
+
+    /// Whether a clock at the set rate is all that the kernel is asked for.
+    fn is_one_clock(&self) -> bool {
+        self.sources.clock != Some(Clock::Perf) || self.events.are_one_clock()
     }
 
     /// Nanoseconds that a unit of weight stands for, of CPU time or off-CPU time; 0 for events.

@@ -1,6 +1,7 @@
 //! Writes the durable records: what a reader needs to know about this process to interpret its samples.
 
 use alloc::vec;
+use alloc::vec::Vec;
 use core::sync::atomic::{AtomicU64, Ordering};
 
 use handler::clock;
@@ -16,7 +17,7 @@ use crate::sampling_signal;
 use crate::session;
 
 /// Longest command line recorded, in bytes.
-const ARGUMENTS: usize = 4096;
+pub(crate) const ARGUMENTS: usize = 4096;
 /// Longest working directory (kernel: PATH_MAX).
 const DIRECTORY: usize = 4096;
 
@@ -63,12 +64,22 @@ pub(crate) fn make_room(recording: &Recording, threads: usize) {
     }
 }
 
-/// Records the identity of this process and how it is sampled.
-pub(crate) fn tell_process(recording: &Recording, config: &Config, program: &[u8], parent_nonce: u64) {
+/// Records the identity of this process and how it is sampled. `arguments` are its arguments, if they are already known.
+pub(crate) fn tell_process(
+    recording: &Recording,
+    config: &Config,
+    program: &[u8],
+    arguments: Option<&[u8]>,
+    parent_nonce: u64,
+) {
     let ticks = clock::now();
     STARTED.store(ticks, Ordering::Relaxed);
     // On the heap: a child may be forked from a thread with a small stack.
-    let mut arguments = vec![0u8; ARGUMENTS];
+    let mut read = Vec::new();
+    let argv = arguments.unwrap_or_else(|| {
+        read.resize(ARGUMENTS, 0);
+        kernel::read_file(c"/proc/self/cmdline", &mut read).unwrap_or(&[])
+    });
     let mut directory = vec![0u8; DIRECTORY];
     append(
         recording,
@@ -83,7 +94,7 @@ pub(crate) fn tell_process(recording: &Recording, config: &Config, program: &[u8
             period_ns: config.unit_ns(recording.sources.clock),
             source: recording.sources.number().into(),
             exe: program,
-            argv: kernel::read_file(c"/proc/self/cmdline", &mut arguments).unwrap_or(&[]),
+            argv,
             cwd: kernel::current_directory(&mut directory),
             note: &config.note,
         }),

@@ -32,6 +32,7 @@ mod handed;
 mod heap;
 mod hexadecimal;
 mod holes;
+mod initial_stack;
 mod interpose;
 mod journal;
 mod kernel;
@@ -83,6 +84,7 @@ use handler::slot::{self, Slot};
 
 use crate::agent::Agent;
 use crate::config::Config;
+use crate::initial_stack::InitialStack;
 use crate::lock::Masked;
 use crate::module_news::ModuleNews;
 use crate::modules::Stage;
@@ -162,23 +164,30 @@ type Prepared = (&'static Agent, &'static Myself, &'static Recording);
 
 /// Creates and publishes the agent. Sampling does not begin yet.
 fn prepare(config: Config, stage: Stage) -> Result<Prepared, Failure> {
-    auxiliary::read();
+    let stack = InitialStack::find().filter(|_| stage == Stage::Start);
+    auxiliary::read(stack.as_ref());
     choose_clock();
     let directory = Directory::find(&config)?;
-    let myself: &'static Myself = Box::leak(Box::new(Myself::read(None)?.named(&config)));
+    let myself: &'static Myself = Box::leak(Box::new(Myself::read(config.boot)?.named(&config)));
     let names = names(&config);
     let agent: &'static Agent =
         Box::leak(Box::new(Agent { config, names, directory, user: kernel::user_id() }));
-    let recording =
-        begin(agent, myself, stage).inspect_err(|failure| agent.directory.note_failure(myself, failure))?;
+    let arguments = stack.and_then(|stack| stack.arguments(journal::ARGUMENTS));
+    let recording = begin(agent, myself, arguments, stage)
+        .inspect_err(|failure| agent.directory.note_failure(myself, failure))?;
     agent::set_myself(myself);
     agent::set(agent);
     Ok((agent, myself, recording))
 }
 
 /// Creates the region, registers the modules, and takes over the signal.
-fn begin(agent: &Agent, myself: &Myself, stage: Stage) -> Result<&'static Recording, Failure> {
-    let recording = process::open(agent, myself, None)?;
+fn begin(
+    agent: &Agent,
+    myself: &Myself,
+    arguments: Option<&[u8]>,
+    stage: Stage,
+) -> Result<&'static Recording, Failure> {
+    let recording = process::open(agent, myself, arguments, None)?;
     modules::rescan(stage, &agent.names, &mut ModuleNews(recording));
     signals::take_over().map_err(Failure::Signal)?;
     Ok(recording)

@@ -52,10 +52,12 @@ pub(crate) static REAL: [&Real; 3] = [&REGISTER_ATFORK, &PTHREAD_ATFORK, &INNER_
 /// The page that is wiped by a fork; null until the start.
 static WIPED: AtomicPtr<Page> = AtomicPtr::new(core::ptr::null_mut());
 
-/// Creates this process's region and records its identity. Sampling does not begin yet.
+/// Creates this process's region and records its identity, with its arguments if they are already known. Sampling does not
+/// begin yet.
 pub(crate) fn open(
     agent: &Agent,
     myself: &Myself,
+    arguments: Option<&[u8]>,
     parent: Option<(u64, &Recording)>,
 ) -> Result<&'static Recording, Failure> {
     let doorbell = match parent {
@@ -85,7 +87,7 @@ pub(crate) fn open(
         live_mappings: mappings,
     }));
     let parent_nonce = parent.map_or(0, |(nonce, _)| nonce);
-    journal::tell_process(recording, &agent.config, &agent.names.program, parent_nonce);
+    journal::tell_process(recording, &agent.config, &agent.names.program, arguments, parent_nonce);
     if !agent.config.probes.is_empty() {
         journal::tell_setting(recording, record::Setting::PROBES, &agent.config.probes);
     }
@@ -273,7 +275,7 @@ pub(crate) fn become_child() {
     }
     let Ok(myself) = Myself::read(Some(parent.boot_id())) else { return };
     let myself: &'static Myself = Box::leak(Box::new(myself));
-    let opened = open(agent, myself, Some((parent.nonce, before)));
+    let opened = open(agent, myself, None, Some((parent.nonce, before)));
     agent::set_myself(myself);
     let recording = match opened {
         Ok(recording) => recording,

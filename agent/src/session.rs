@@ -15,6 +15,7 @@ use shm_format::{ANSWERS_LEN, Anchor, ClockKind, Doorbell, Geometry, Identity, M
 
 use crate::config::Config;
 use crate::handed;
+use crate::hexadecimal;
 use crate::kernel::{self, Errno, File};
 use crate::live_tables::{self, LiveTables};
 
@@ -25,15 +26,15 @@ const SMALLEST_CHUNK_SPACE: usize = 128 << 10;
 /// Smallest initial pool, used if there is no space for more.
 const SMALLEST_POOL: usize = 32 << 10;
 /// Pools smaller than this have more and smaller chunks.
-const SMALL_POOL: usize = 128 << 10;
+const SMALL_POOL: usize = 64 << 10;
 /// Processes with this many threads have smaller chunks, since each thread holds one.
 const MANY_THREADS: u64 = 1024;
 const SMALL_CHUNK: u32 = 4 << 10;
 const DURABLE_SPACE: usize = 4 << 20;
 /// Under a limit on address space, the region takes at most this fraction of it.
 const ADDRESS_SPACE_PART: u64 = 64;
-const DURABLE_START: u64 = 64 << 10;
-const SMALL_DURABLE_START: u64 = 16 << 10;
+/// The part of it that is backed at first.
+const DURABLE_START: u64 = 16 << 10;
 /// Initial pool of a forked child while a reader drains it: most children soon exec or exit.
 const FORK_POOL: usize = 128 << 10;
 
@@ -108,7 +109,7 @@ pub(crate) struct Myself {
 }
 
 impl Myself {
-    /// Reads the identity. `boot_id` never changes, so a forked child passes its parent's.
+    /// Reads the identity. `boot_id` is that of this boot, if it is known.
     pub(crate) fn read(boot_id: Option<[u8; 16]>) -> Result<Myself, Failure> {
         let mut nonce = [0u8; 8];
         if !kernel::random(&mut nonce) {
@@ -159,12 +160,8 @@ fn stat() -> Option<(u32, u64, u64)> {
 fn read_boot_id() -> Option<[u8; 16]> {
     let mut buffer = [0u8; 64];
     let text = kernel::read_file(c"/proc/sys/kernel/random/boot_id", &mut buffer).ok()?;
-    let mut digits = text.iter().filter_map(|byte| char::from(*byte).to_digit(16));
-    let mut id = [0u8; 16];
-    for byte in &mut id {
-        *byte = (digits.next()? << 4 | digits.next()?) as u8;
-    }
-    Some(id)
+    let digits: Vec<u8> = text.iter().copied().filter(u8::is_ascii_hexdigit).collect();
+    hexadecimal::bytes(&digits)
 }
 
 /// A simultaneous reading of the clocks.
@@ -428,7 +425,7 @@ fn geometry(space: usize, pool: usize, threads: u64) -> Geometry {
         chunk_capacity: capacity as u32,
         chunks_backed: (pool / chunk).clamp(1, capacity) as u32,
         durable_capacity: (capacity * chunk).min(DURABLE_SPACE) as u64,
-        durable_backed: if is_small { SMALL_DURABLE_START } else { DURABLE_START },
+        durable_backed: DURABLE_START,
         chunk_size,
     }
 }

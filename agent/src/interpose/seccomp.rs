@@ -26,6 +26,8 @@ real_functions! {
     SYSCALL = c"syscall";
 }
 
+/// Log space for the records of a filtered process, which cannot make more.
+const LOG: u64 = 64 << 10;
 /// Longest wait for other threads to finish system calls that the filter may forbid.
 const PATIENCE_NS: u64 = 200_000_000;
 
@@ -33,6 +35,9 @@ const PATIENCE_NS: u64 = 200_000_000;
 /// the filter's description, 0 for strict mode.
 fn filtering(filter: usize, install: impl FnOnce() -> c_long) -> c_long {
     let (before, permitted) = (activity::is_filtered(), call_filter::permit_agents());
+    if let Some(recording) = own_recording() {
+        journal::make_log(recording, LOG);
+    }
     activity::announce_filter();
     // Threads inside the agent finish soon, unless killed there (a child of `vfork` shares the count).
     let begun = kernel::clock_ns(libc::CLOCK_MONOTONIC);

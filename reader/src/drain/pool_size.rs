@@ -7,7 +7,7 @@
 use std::fmt;
 use std::time::{Duration, Instant};
 
-use shm_format::{CountersSnapshot, Loss};
+use shm_format::{CountersSnapshot, Loss, Mode};
 
 use crate::sampling::buffer::Buffer;
 use crate::target::attach::Attached;
@@ -20,6 +20,9 @@ const POLL_MIN: Duration = Duration::from_millis(2);
 const STALLED: Duration = Duration::from_millis(600);
 /// When to try again after a pool could not be extended.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
+/// Smallest size in bytes, unless another is set, of the pool of a process that lives long enough to be seen. Processes begin
+/// with less, because most are short.
+const USUAL: u64 = 256 << 10;
 /// Safety factor of the recommended pool size.
 const MARGIN: f64 = 1.5;
 
@@ -124,12 +127,16 @@ impl PoolSizer {
         let chunk = u64::from(attached.geometry().chunk_size);
         self.note_losses(&attached.counters(), backed as u64 * chunk);
         let first = !std::mem::replace(&mut self.drained_once, true);
-        let mut wanted = (self.minimum.bytes() / chunk) as usize;
+        let minimum = match self.minimum.bytes() {
+            0 if attached.mode() == Mode::Discard => USUAL,
+            bytes => bytes,
+        };
+        let mut wanted = (minimum / chunk) as usize;
         if !first {
             self.taken += claimed;
             let quarter = (backed as u64 / 4).max(1);
             let is_fast = self.taken >= quarter && self.since.elapsed() < POLL_MAX;
-            let is_crowded = free < backed / 2 && attached.mode() == shm_format::Mode::Discard;
+            let is_crowded = free < backed / 2 && attached.mode() == Mode::Discard;
             if is_fast || is_crowded {
                 wanted = wanted.max(backed * 2);
             }

@@ -19,7 +19,7 @@ use crate::sampling::settings::SamplingSettings;
 use crate::sampling::unwinding::Unwinding;
 use crate::target::attach::Doorbell;
 use crate::target::others::Others;
-use crate::target::shortage;
+use crate::target::{liveness, shortage};
 
 /// File name of the doorbell in a session directory.
 pub(super) const DOORBELL: &str = "doorbell";
@@ -133,6 +133,9 @@ impl Session {
                 preload(agent, &sampling.plugins, std::env::var_os("LD_PRELOAD").as_deref()),
             ),
         ];
+        if let Some(boot) = liveness::boot_id() {
+            variables.push(("SELFWIND_BOOT".into(), format!("{:032x}", u128::from_be_bytes(boot)).into()));
+        }
         if !sampling.plugins.is_empty() {
             // For programs that replace their environment.
             let files: Vec<&OsStr> = sampling.plugins.iter().map(|plugin| plugin.as_os_str()).collect();
