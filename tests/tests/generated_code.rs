@@ -120,6 +120,26 @@ fn code_in_the_place_of_other_code_has_its_own_name() {
     }
 }
 
+/// By frame pointers, from the C function over both stacks to the first generated function.
+#[test]
+fn generated_code_on_a_stack_of_its_own_has_complete_stacks() {
+    for source in ["cpu", "perf"] {
+        let recording =
+            Recorder::at(997).event(source).record(&Target::c("generated_stack").build(), &[] as &[&str]);
+        assert_eq!(recording.outcome.status, 0, "{source}: {:?}", recording.outcome);
+        let _ = fs::remove_file(recording.outcome.stdout.trim());
+        let (stats, folded) = (recording.stats(), recording.folded());
+        assert!(stats.complete() > 0.98, "{source}: {folded:#?}");
+        let is = |wanted: &[&str]| {
+            let found = folded.stacks.iter().filter(|(stack, _)| stack == wanted);
+            found.map(|(_, weight)| weight).sum::<u64>()
+        };
+        let (called, running) = (is(&["first", "inner", "burn"]), is(&["first", "inner"]));
+        assert!(called > 100 && running > 100, "{source}: {called} {running}: {folded:#?}");
+        assert!((called + running) * 20 > folded.total() * 19, "{source}: {folded:#?}");
+    }
+}
+
 /// As in a container: the map is in a file system of the process's own, and is named after the process's number there.
 #[test]
 fn maps_in_other_namespaces_are_found() {

@@ -355,6 +355,29 @@ fn odd_frames() {
     }
 }
 
+/// Nothing called the code, and the stack above it holds return addresses of other calls.
+#[test]
+fn haskell_stack() {
+    for source in ["cpu", "perf"] {
+        let recording =
+            Recorder::at(997).event(source).record(&Target::c("haskell_stack").build(), &[] as &[&str]);
+        assert_eq!(recording.outcome.status, 0, "{source}: {:?}", recording.outcome);
+        let folded = recording.folded();
+        let is_whole = |stack: &[String]| {
+            let inner = stack.iter().skip_while(|function| *function != "main").map(String::as_str);
+            let inner: Vec<&str> = inner.collect();
+            let code = ["compiled", "compiled_next"];
+            matches!(inner[..], ["main", "schedule", function] if code.contains(&function))
+                || inner == ["main", "schedule", "compiled_next", "burn"]
+        };
+        let whole = folded.stacks.iter().filter(|(stack, _)| is_whole(stack)).map(|(_, weight)| weight);
+        assert!(
+            whole.sum::<u64>() * 20 > folded.total() * 19 && folded.rooted() > 0.98,
+            "{source}: {folded:#?}"
+        );
+    }
+}
+
 #[test]
 fn raw_clone() {
     for target in both("raw_clone") {

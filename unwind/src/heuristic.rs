@@ -14,6 +14,8 @@ use crate::step::FrameRegisters;
 const FRAME_MAX: u64 = 1 << 20;
 /// Number of words that a scan examines.
 const SCAN_WORDS: u64 = 128;
+/// Most words that Haskell code pushes around the call of a C function.
+const HASKELL_PUSHES: u64 = 8;
 /// Number of frame records examined in search of one that a call created.
 const CHAIN_MAX: usize = 1024;
 /// Largest span in bytes of a JIT compiler's code (HotSpot's default is 240 MiB, V8's 128 MiB).
@@ -140,6 +142,27 @@ pub(crate) fn frame_pointer<M: Memory>(
     is_caller.then_some(caller)
 }
 
+/// The caller of the C function that runs the compiled Haskell code at `at`. That code does not use the C stack, and jumps
+/// from function to function; around calls of C functions it pushes a few words.
+#[cold]
+#[inline(never)]
+fn haskell<M: Memory>(modules: &Modules<'_>, at: &FrameRegisters, memory: &mut M) -> Option<FrameRegisters> {
+    memory.distrust();
+    let lowest = at.sp.checked_add(native::HASKELL_FRAME)?;
+    (0..=HASKELL_PUSHES).find_map(|pushed| {
+        let slot = lowest.checked_add(pushed * WORD)?;
+        let pc = native::strip(memory.read(slot)?);
+        modules.find(pc.checked_sub(1)?)?;
+        match native::call_before(pc, memory)? {
+            Call::Direct(entry) if modules.find(entry).is_some() && native::runs_haskell(entry, memory) => {
+                let fp = memory.read(slot - native::HASKELL_SAVED_FP);
+                Some(FrameRegisters::caller(pc, slot.checked_add(WORD)?, fp))
+            }
+            _ => None,
+        }
+    })
+}
+
 /// The caller of code without any rule: by a frame record near the stack pointer; else by recognising the code that
 /// ends a thread; else by a frame record on another stack, to which the code has switched. The flag says whether the
 /// caller is on the same stack.
@@ -149,7 +172,7 @@ pub(crate) fn record<M: Memory>(
     memory: &mut M,
     chain: &mut RecordChain,
 ) -> Option<(FrameRegisters, bool)> {
-    if let Some(caller) = frame_pointer(modules, at, memory, chain) {
+    if let Some(caller) = frame_pointer(modules, at, memory, chain).or_else(|| haskell(modules, at, memory)) {
         return Some((caller, true));
     }
     memory.distrust();
@@ -167,8 +190,41 @@ pub(crate) fn record<M: Memory>(
     let is_far = !was_walked && (record < at.sp || record - at.sp > FRAME_MAX);
     // With frame pointers in use the next record is further out, or there is none.
     let goes_on = fp == 0 || fp > record;
-    (is_far && goes_on && ends_record(modules, fp, pc, memory))
-        .then_some((FrameRegisters::caller(pc, sp, Some(fp)), false))
+    (is_far
+        && goes_on
+        && (ends_record(modules, fp, pc, memory) || returns_to_generated_code(modules, at, pc, memory)))
+    .then_some((FrameRegisters::caller(pc, sp, Some(fp)), false))
+}
+
+/// Whether the generated code at `at`, to which a call returns, was itself called by generated code at `pc`.
+#[cold]
+#[inline(never)]
+fn returns_to_generated_code<M: Memory>(
+    modules: &Modules<'_>,
+    at: &FrameRegisters,
+    pc: u64,
+    memory: &mut M,
+) -> bool {
+    let is_generated = modules.find(at.lookup()).is_none() && is_near(modules, at, pc);
+    !at.exact && is_generated && native::call_before(pc, memory).is_some()
+}
+
+/// Whether the generated code at `at`, whose frame pointer is known, runs in the first function of a stack of its own, as in
+/// Erlang: the frame record has no frame pointer, and a return address that follows no call.
+#[cold]
+#[inline(never)]
+pub(crate) fn begins_stack<M: Memory>(modules: &Modules<'_>, at: &FrameRegisters, memory: &mut M) -> bool {
+    let Some(record) = at.fp.filter(|record| !at.exact && record % WORD == 0) else {
+        return false;
+    };
+    memory.distrust();
+    if memory.read(record) != Some(0) {
+        return false;
+    }
+    let pc = record.checked_add(WORD).and_then(|slot| memory.read(slot)).map(native::strip);
+    pc.is_some_and(|pc| {
+        is_near(modules, at, pc) && memory.read(pc).is_some() && native::call_before(pc, memory).is_none()
+    })
 }
 
 /// Whether the code at `pc` has no caller: the function that every goroutine returns to, or the one that ends a thread.
@@ -350,6 +406,44 @@ mod tests {
         assert_eq!((end.pc, same_stack), (0x1101, false));
         // A stale frame pointer of a frame further in.
         assert_eq!(record(&modules, &at, &mut Goroutine, &mut RecordChain::new(0x7000)), None);
+    }
+
+    /// A stack in the heap: records at 0x5000_5000 and, the first of all, at 0x5000_5020, whose return address follows no call.
+    const OWN_STACK: [(u64, u64); 4] =
+        [(0x5000_5000, 0x5000_5020), (0x5000_5008, 0x9208), (0x5000_5020, 0), (0x5000_5028, 0x9100)];
+
+    #[test]
+    fn generated_code_may_have_a_stack_of_its_own() {
+        let modules = [Module { start: 0x1000, end: 0x2000, ..Module::default() }];
+        let modules = Modules::new(&modules, 0).unwrap();
+        let called = FrameRegisters {
+            pc: 0x9908,
+            sp: 0x7000_0000,
+            fp: Some(0x5000_5000),
+            exact: false,
+            link: Link::LOST,
+        };
+        let of = |at, stack: &[(u64, u64)]| {
+            record(&modules, &at, &mut Jumps(stack), &mut RecordChain::new(0x7000_0000))
+        };
+        // A C function called on the thread's stack returns to the code; its caller is on the other stack.
+        let (caller, same_stack) = of(called, &OWN_STACK).unwrap();
+        assert_eq!(
+            (caller.pc, caller.sp, caller.fp, same_stack),
+            (0x9208, 0x5000_5010, Some(0x5000_5020), false)
+        );
+        assert_eq!(of(FrameRegisters { exact: true, ..called }, &OWN_STACK), None);
+        // No call before the return address, or code of a file: not from there.
+        assert_eq!(of(called, &[(0x5000_5000, 0x5000_5020), (0x5000_5008, 0x9108)]), None);
+        assert_eq!(of(FrameRegisters { pc: 0x1500, ..called }, &OWN_STACK), None);
+
+        let begins = |at, stack: &[(u64, u64)]| begins_stack(&modules, &at, &mut Jumps(stack));
+        assert!(begins(caller, &OWN_STACK));
+        assert!(!begins(FrameRegisters { exact: true, ..caller }, &OWN_STACK));
+        assert!(!begins(FrameRegisters { fp: Some(0x5000_5000), ..caller }, &OWN_STACK));
+        // Behind a call it is a caller, and elsewhere it is no code.
+        assert!(!begins(caller, &[(0x5000_5020, 0), (0x5000_5028, 0x9208)]));
+        assert!(!begins(caller, &[(0x5000_5020, 0), (0x5000_5028, 0x6000_0000)]));
     }
 
     /// A stack that ends at 0x7000, with other memory above it.

@@ -337,6 +337,11 @@ impl StackCache {
         }
     }
 
+    /// How frame number `depth` of the walk in progress was found.
+    pub(crate) fn found_by(&self, depth: usize) -> Option<FoundBy> {
+        self.noted.get(depth).map(|noted| noted.frame.found_by())
+    }
+
     /// Index at which the previous walk visited frame number `depth`, whose frame pointer is `fp`.
     #[inline]
     pub(crate) fn find_noted(&self, depth: usize, fp: u64) -> Option<usize> {

@@ -474,6 +474,12 @@ impl<'m, M: Memory, R: Regions<'m>> Walker<'_, 'm, M, R> {
             self.since_mark += 1;
             return Ok(FoundBy::FramePointer);
         }
+        if module.is_none()
+            && matches!(self.stack_cache.found_by(self.depth - 1), Some(FoundBy::FramePointer | FoundBy::Cfi))
+            && heuristic::begins_stack(self.rules.modules, &self.at, self.memory)
+        {
+            return Err(End::Root);
+        }
         let nothing = if module.is_some() { End::NoCfi } else { End::NoModule };
         self.guesses = self.guesses.checked_sub(1).ok_or(nothing)?;
         let found = heuristic::scan(self.rules.modules, &self.at, self.memory);

@@ -252,6 +252,16 @@ pub(crate) enum Call {
     Indirect,
 }
 
+/// Distance from the stack pointer of compiled Haskell code to the return address of the function that runs it: not known.
+pub(crate) const HASKELL_FRAME: u64 = 0;
+/// Distance from that return address down to the saved frame pointer.
+pub(crate) const HASKELL_SAVED_FP: u64 = 0;
+
+/// Whether the function at `entry` sets up that frame.
+pub(crate) fn runs_haskell<M: Memory>(_: u64, _: &mut M) -> bool {
+    false
+}
+
 /// Recognises Go's `goexit`: a call between two moves of a register to itself, with `pc` after the first move. The
 /// first function of a goroutine returns there although nothing there called it. Gives the target of that call.
 pub(crate) fn goroutine_end<M: Memory>(pc: u64, memory: &mut M) -> Option<u64> {

@@ -188,6 +188,22 @@ pub(crate) fn goroutine_end<M: Memory>(pc: u64, memory: &mut M) -> Option<u64> {
     }
 }
 
+/// Distance from the stack pointer of compiled Haskell code to the return address of the C function that runs it, GHC's
+/// `StgRun`: callee-saved registers, and space that the code uses below them (rts/StgCRun.c).
+pub(crate) const HASKELL_FRAME: u64 = 0x4030;
+/// Distance from that return address down to the saved frame pointer.
+pub(crate) const HASKELL_SAVED_FP: u64 = 0x28;
+
+/// Whether the function at `entry` sets up that frame: `sub $0x30, %rsp; mov %rsp, %rax; sub $0x4000, %rsp`.
+pub(crate) fn runs_haskell<M: Memory>(entry: u64, memory: &mut M) -> bool {
+    let at = |offset| memory.read(entry.wrapping_add(offset)).map(u64::to_le_bytes);
+    [0, 6].map(at)
+        == [
+            Some([0x48, 0x83, 0xec, 0x30, 0x48, 0x89, 0xe0, 0x48]),
+            Some([0xe0, 0x48, 0x81, 0xec, 0x00, 0x40, 0x00, 0x00]),
+        ]
+}
+
 /// Whether the code at `pc` is `mov $status, %edi; mov $60, %eax; syscall`: where a thread's first function returns if
 /// no C library created the thread (Go's `clone`).
 pub(crate) fn ends_thread<M: Memory>(pc: u64, memory: &mut M) -> bool {
