@@ -69,15 +69,19 @@ static double cpu_seconds(void)
 	return (double)now.tv_sec + (double)now.tv_nsec / 1e9;
 }
 
-int main(void)
+static uint8_t far[1 << 16] __attribute__((aligned(4096)));
+
+/* usage: generated_stack near|far: whether the stack is close to the code */
+int main(int argc, char **argv)
 {
-	size_t size = 1 << 22;
-	uint8_t *page = mmap(0, 4096, PROT_READ | PROT_WRITE | PROT_EXEC, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-	uint8_t *own = mmap(0, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	size_t size = sizeof far;
+	int protection = PROT_READ | PROT_WRITE | PROT_EXEC;
+	uint8_t *page = mmap(0, 4096 + size, protection, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	uint8_t *own = argc > 1 && strcmp(argv[1], "near") == 0 ? page + 4096 : far;
 	char name[64];
 	snprintf(name, sizeof name, "/tmp/perf-%d.map", getpid());
 	FILE *map = fopen(name, "w");
-	if (page == MAP_FAILED || own == MAP_FAILED || !map)
+	if (page == MAP_FAILED || !map)
 		return 1;
 	put(page, generated_begin, (size_t)(generated_end - generated_begin));
 	size_t first = (size_t)(generated_first - generated_begin);
@@ -86,7 +90,7 @@ int main(void)
 		(unsigned long)page + inner);
 	fclose(map);
 	while (cpu_seconds() < 1)
-		((void (*)(uint8_t *, void (*)(void), long))page)(own + size - 4096, burn, 1000);
+		((void (*)(uint8_t *, void (*)(void), long))page)(own + size, burn, 1000);
 	puts(name);
 	return 0;
 }

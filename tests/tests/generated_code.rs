@@ -123,20 +123,20 @@ fn code_in_the_place_of_other_code_has_its_own_name() {
 /// By frame pointers, from the C function over both stacks to the first generated function.
 #[test]
 fn generated_code_on_a_stack_of_its_own_has_complete_stacks() {
-    for source in ["cpu", "perf"] {
+    for (source, place) in [("cpu", "near"), ("cpu", "far"), ("perf", "near"), ("perf", "far")] {
         let recording =
-            Recorder::at(997).event(source).record(&Target::c("generated_stack").build(), &[] as &[&str]);
-        assert_eq!(recording.outcome.status, 0, "{source}: {:?}", recording.outcome);
+            Recorder::at(997).event(source).record(&Target::c("generated_stack").build(), &[place]);
+        assert_eq!(recording.outcome.status, 0, "{source}, {place}: {:?}", recording.outcome);
         let _ = fs::remove_file(recording.outcome.stdout.trim());
         let (stats, folded) = (recording.stats(), recording.folded());
-        assert!(stats.complete() > 0.98, "{source}: {folded:#?}");
+        assert!(stats.complete() > 0.98, "{source}, {place}: {folded:#?}");
         let is = |wanted: &[&str]| {
             let found = folded.stacks.iter().filter(|(stack, _)| stack == wanted);
             found.map(|(_, weight)| weight).sum::<u64>()
         };
         let (called, running) = (is(&["first", "inner", "burn"]), is(&["first", "inner"]));
-        assert!(called > 100 && running > 100, "{source}: {called} {running}: {folded:#?}");
-        assert!((called + running) * 20 > folded.total() * 19, "{source}: {folded:#?}");
+        assert!(called > 100 && running > 100, "{source}, {place}: {called} {running}: {folded:#?}");
+        assert!((called + running) * 20 > folded.total() * 19, "{source}, {place}: {folded:#?}");
     }
 }
 

@@ -96,9 +96,10 @@ impl RecordChain {
     }
 }
 
-/// Whether `pc` is close enough to the generated code at `at` to come from the same JIT compiler.
+/// Whether `pc` is close enough to the generated code at `at` to come from the same JIT compiler, and no address of the stack.
 fn is_near(modules: &Modules<'_>, at: &FrameRegisters, pc: u64) -> bool {
-    pc.abs_diff(at.pc) < GENERATED_MAX && pc.abs_diff(at.sp) > FRAME_MAX && modules.find(pc).is_none()
+    let (to_code, to_stack) = (pc.abs_diff(at.pc), pc.abs_diff(at.sp));
+    to_code < GENERATED_MAX && (to_stack > FRAME_MAX || to_code < to_stack) && modules.find(pc).is_none()
 }
 
 /// The first frame record, starting with that of `at`, that a call created. All before it must be generated code.
