@@ -1,10 +1,12 @@
 //! Programs that change their environment (user, root, namespaces, limits, variables), that bring their own allocator
 //! or sanitizer, or that act very early or very late: they behave with the agent as without, with both sources.
 
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use selfwind_tests::binary::selfwind;
+use selfwind_tests::folded::Folded;
 use selfwind_tests::outcome::run;
 use selfwind_tests::recording::{Recorder, Recording, record_unharmed};
 use selfwind_tests::scratch::Scratch;
@@ -267,6 +269,14 @@ fn functions_of_files_that_only_the_process_has_are_named() {
         let folded = recording.folded();
         let named = folded.inclusive("spin_first");
         assert!(named > 100, "{name}: {named} of {}: {folded:#?}", folded.total());
+
+        let (scratch, mut command) = (Scratch::new(), Command::new(selfwind()));
+        let exported = scratch.join("x.folded");
+        command.args(["record", "-q", "-F", "997", "-o"]).arg(&exported).arg("--").arg("unshare");
+        let outcome = run(command.args(arguments));
+        assert_eq!(outcome.status, 0, "{name}: {}", outcome.stderr);
+        let folded = Folded::parse(&fs::read_to_string(&exported).expect("an export"));
+        assert!(folded.inclusive("spin_first") > 100, "{name}: {folded:#?}");
     }
 }
 

@@ -64,7 +64,7 @@ fn sample(
     if !slot.prepare() {
         return Err(Missed::Lost(Loss::NoSlot));
     }
-    // SAFETY: the caller is inside the nesting guard and has prepared the slot, so nothing else uses the workspace.
+    // SAFETY: the guard is held and the slot is prepared, so nothing else uses the workspace.
     let mut bench = unsafe { slot.bench() };
     let (walk, _) = walk_on(recording, slot, registers, &mut bench);
     let outermost = bench.stack_cache.frames().last().filter(|_| walk.end.is_complete()).copied();

@@ -43,8 +43,9 @@ impl Image {
 }
 
 /// Identifies the files of the running images' modules.
-#[derive(Default)]
 pub(super) struct ModuleFiles {
+    /// Copy files, because their names will be looked up.
+    with_copies: bool,
     /// Running images, by their numbers.
     images: HashMap<u32, Image>,
     copier: Option<Copier>,
@@ -53,6 +54,10 @@ pub(super) struct ModuleFiles {
 }
 
 impl ModuleFiles {
+    pub(super) fn new(with_copies: bool) -> Self {
+        Self { with_copies, images: HashMap::new(), copier: None, copies: Vec::new() }
+    }
+
     /// Observes an event. Adds the identity of its file to a module without a build-id.
     pub(super) fn identify(&mut self, event: &mut Event) {
         match event {
@@ -69,7 +74,8 @@ impl ModuleFiles {
                 let apart = |image: &&Image| {
                     *image.sees_other_files.get_or_init(|| proc::sees_other_files(image.pid))
                 };
-                if let Some(pid) = image.filter(apart).map(|image| image.pid) {
+                let copied = image.filter(|_| self.with_copies).filter(apart);
+                if let Some(pid) = copied.map(|image| image.pid) {
                     self.copy(pid, &module.path);
                 }
             }

@@ -283,6 +283,7 @@ impl Recording {
         // The wall clock of a process that runs already begins with the recording.
         let wall_since_ns = options.pid.map_or(0, |_| started_ns);
         let wall = sampling.sources.have_wall().then(|| Wall::start(sampling.frequency, wall_since_ns));
+        let looks_up_names = options.names || output.export.is_some() || options.open;
         let mut recording = Self {
             writer: ProfileWriter::new(output.profile).map_err(|error| cannot_start(&output.path, &error))?,
             snapshots: Numbered::beside(&output.path),
@@ -314,7 +315,7 @@ impl Recording {
                 ..options.sources.clone()
             },
             generated: GeneratedCodeKeeper::default(),
-            files: ModuleFiles::default(),
+            files: ModuleFiles::new(looks_up_names),
             interpreters: Interpreters::default(),
             flushed: Instant::now(),
         };
@@ -343,6 +344,7 @@ impl Recording {
         let ended = reported.and_then(|()| self.writer.flush());
         ended.map_err(|error| cannot_continue(&self.path, &error))?;
         let path = self.path.display().to_string();
+        self.sources.copies = self.files.copies();
         // An export finds the names itself, and its profile is removed.
         if self.names && self.export.is_none() {
             self.store_names(events);
@@ -444,7 +446,6 @@ impl Recording {
                 .notices
                 .detail(format_args!("cannot read {path} back, so no names are stored in it"));
         }
-        self.sources.copies = self.files.copies();
         let later = format!("`selfwind resolve {path}` adds them");
         let before = self.writer.bytes_written();
         let stored = match self.find_names(events) {

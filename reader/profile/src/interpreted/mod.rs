@@ -70,7 +70,7 @@ impl InterpretedFunction {
     }
 }
 
-/// Whether frames of an interpreter are missing for this reason, and not all frames but the outermost.
+/// Whether the agent's reason is about frames of an interpreter. The others mean that only the outermost frame is known.
 pub fn is_of_interpreter(reason: u32) -> bool {
     !(5..=7).contains(&reason)
 }
