@@ -7,7 +7,7 @@ use clap::Args;
 use crate::flags::sampling::SamplingArgs;
 use crate::sampling::rate;
 use crate::sampling::unwinding::{CopyLimit, Unwinding};
-use crate::target::inject::{self, Attachment, InjectError, Settings};
+use crate::target::inject::{self, Attachment, Destination, InjectError, Settings};
 
 const HELP: &str = "Examples:
   selfwind attach -p 4711                then selfwind record -p 4711 -d 10, tail -p 4711
@@ -51,8 +51,9 @@ pub(crate) fn run(args: &AttachArgs, out: &mut dyn Write) -> Result<(), AttachEr
         unwinding: Unwinding::default(),
         copy_limit: CopyLimit::default(),
         ends_with_us: false,
+        destination: Destination::Flight,
     };
-    let what = match inject::attach(pid, settings)? {
+    let what = match inject::attach(pid, &settings)? {
         Attachment::New => "is now being sampled",
         Attachment::Renewed => "was already being sampled; its libraries and threads have been refreshed",
     };

@@ -91,6 +91,12 @@ pub(crate) fn beginning_of(pid: u32, tid: u32, name: &str) -> io::Result<String>
     Ok(String::from_utf8_lossy(&text[..len]).into_owned())
 }
 
+/// CPU time of a thread in nanoseconds, as the scheduler counts it; 0 if it has ended.
+pub(crate) fn used_ns(pid: u32, tid: u32) -> u64 {
+    let used = |text: String| text.split_ascii_whitespace().next()?.parse().ok();
+    beginning_of(pid, tid, "schedstat").ok().and_then(used).unwrap_or(0)
+}
+
 /// The threads of a process, ascending.
 ///
 /// # Errors
@@ -116,9 +122,15 @@ pub(crate) fn thread_count(pid: u32) -> io::Result<u64> {
 pub(crate) struct Stat {
     /// State of the main thread.
     state: u8,
+    /// Process id of the parent.
+    pub(crate) parent: u32,
+    /// CPU time of all threads, in clock ticks (sysconf(_SC_CLK_TCK), a hundredth of a second).
+    pub(crate) cpu_ticks: u64,
     pub(crate) threads: u64,
     /// In clock ticks after boot.
     pub(crate) start_time: u64,
+    /// The id belongs to a thread other than the main one of its process.
+    pub(crate) is_other_thread: bool,
 }
 
 impl Stat {
@@ -135,10 +147,16 @@ impl Stat {
         let after_name = stat.iter().rposition(|&byte| byte == b')')? + 2;
         let mut fields = stat.get(after_name..)?.split(|&byte| byte == b' ');
         let state = *fields.next()?.first()?;
-        let mut number = |skip| std::str::from_utf8(fields.nth(skip)?).ok()?.parse().ok();
-        let threads = number(16)?;
+        let mut field = |skip| std::str::from_utf8(fields.nth(skip)?).ok();
+        let number = |text: &str| text.parse::<u64>().ok();
+        let parent = number(field(0)?)? as u32;
+        let cpu_ticks = number(field(9)?)?.saturating_add(number(field(0)?)?);
+        let threads = number(field(4)?)?;
         // Skips itrealvalue.
-        Some(Self { state, threads, start_time: number(1)? })
+        let start_time = number(field(1)?)?;
+        // Only the end of a process sends a signal to the parent. The field is the 38th.
+        let is_other_thread = field(15).is_some_and(|signal| signal == "-1");
+        Some(Self { state, parent, cpu_ticks, threads, start_time, is_other_thread })
     }
 
     /// True if the main thread has ended.
@@ -150,6 +168,25 @@ impl Stat {
 /// When a process started, in clock ticks after boot; `None` if there is no such process, or only its zombie.
 pub(crate) fn start_time(pid: u32) -> Option<u64> {
     Stat::of(pid).ok()?.filter(|stat| !stat.is_zombie()).map(|stat| stat.start_time)
+}
+
+/// All processes.
+pub(crate) fn processes() -> Vec<u32> {
+    let entries = fs::read_dir("/proc").into_iter().flatten();
+    entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok()).collect()
+}
+
+/// The id that the kernel gave last to a process or thread; the next one gets the next free number (proc_loadavg(5)).
+pub(crate) fn last_id() -> Option<u32> {
+    fs::read_to_string("/proc/loadavg").ok()?.split_whitespace().nth(4)?.parse().ok()
+}
+
+/// The environment with which a process's program was started: `NAME=VALUE`, each ended by a zero byte.
+///
+/// # Errors
+/// If the process has ended, or this user may not read its memory.
+pub(crate) fn environment(pid: u32) -> io::Result<Vec<u8>> {
+    fs::read(format!("/proc/{pid}/environ"))
 }
 
 /// A line of a `maps` file (proc_pid_maps(5)).
@@ -248,8 +285,16 @@ mod tests {
 
     #[test]
     fn names_do_not_confuse_the_fields() {
-        let line = b"12 (a ) (b) R 1 12 12 0 -1 4194304 1 2 3 4 5 6 7 8 20 0 1 0 777 99 1\n";
-        assert_eq!(Stat::parse(line), Some(Stat { state: b'R', threads: 1, start_time: 777 }));
+        let line = b"12 (a ) (b) R 9 12 12 0 -1 4194304 1 2 3 4 5 6 7 8 20 0 1 0 777 99 1 25 26 27 28 29 30 31 32 33 34 35 36 37 -1 39\n";
+        let expected = Stat {
+            state: b'R',
+            parent: 9,
+            cpu_ticks: 11,
+            threads: 1,
+            start_time: 777,
+            is_other_thread: true,
+        };
+        assert_eq!(Stat::parse(line), Some(expected));
         assert_eq!(Stat::parse(b"12 (x"), None);
         assert_eq!(Stat::parse(b"12 (x)"), None);
         let status = Status::of_text("Name:\tname: odd\nState:\tD (disk sleep)\nSigBlk:\t0000000000000011\n");

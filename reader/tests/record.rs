@@ -138,7 +138,7 @@ fn the_exit_status_is_that_of_the_command() {
         (&["sh", "-c", "kill -TERM $$"], 143, " sample"),
         (&["no-such-command-anywhere"], 127, "command not found"),
         (&["./plain"], 126, "permission denied"),
-        (&["./static"], 125, "statically linked"),
+        (&["-e", "perf", "./static"], 125, "statically linked"),
         (&["-o", "/nonexistent/x", "true"], 125, "/nonexistent/x"),
         (&["-e", "moonlight", "true"], 125, "auto, cpu, itimer"),
         (&["--no-such-flag", "true"], 125, "--no-such-flag"),

@@ -238,7 +238,8 @@ fn the_summary_says_what_the_samples_do_not_cover() {
     let scratch = Scratch::new();
     let file = scratch.join("x.data");
     let mut command = Command::new(selfwind());
-    command.args(["record", "-F", "997", "-o"]).arg(&file).args(["--", "sh", "-c", SCRIPT]);
+    // A statically linked program, into which the agent is injected for CPU timers only.
+    command.args(["record", "-F", "997", "-e", "perf", "-o"]).arg(&file).args(["--", "sh", "-c", SCRIPT]);
     let outcome = run(command.arg(Target::c("spin").fixed().build()));
     assert_eq!(outcome.status, 0, "{}", outcome.stderr);
     assert!(outcome.stderr.contains("s of CPU time; the rest was used"), "{}", outcome.stderr);

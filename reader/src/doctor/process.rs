@@ -13,6 +13,7 @@ use crate::proc::line;
 use crate::proc::threads;
 use crate::record::program;
 use crate::target::attach::resource_limit;
+use crate::target::inject;
 use crate::target::request::thread::ThreadState;
 use crate::target::request::{Target, TargetError};
 
@@ -118,6 +119,9 @@ fn no_agent(pid: u32, error: &TargetError) -> Finding {
     let exe = format!("/proc/{pid}/exe");
     let remedy = match program::find(OsStr::new(&exe), None) {
         Err(refused) => refused.to_string(),
+        Ok(_) if inject::RunningProgram::of(pid).is_some_and(|program| !program.has_loader()) => {
+            format!("`selfwind attach -p {pid}`: it is statically linked, so no loader loads the agent")
+        }
         Ok(_) => {
             let preloaded = fs::read(format!("/proc/{pid}/environ")).is_ok_and(|environment| {
                 environment.split(|&byte| byte == 0).any(|entry| {

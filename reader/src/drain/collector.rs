@@ -13,7 +13,7 @@ use shm_format::Loss;
 
 use crate::drain::listener::Listener;
 use crate::drain::merge::Merge;
-use crate::drain::namespaces::Located;
+use crate::drain::namespaces::Finder;
 use crate::drain::pool_size::Shortfall;
 use crate::drain::process::{DrainContext, Process};
 use crate::drain::regions::Regions;
@@ -23,6 +23,8 @@ use crate::drain::unwinder::Unwinder;
 use crate::sampling::buffer::Buffer;
 use crate::target::attach::Attached;
 use crate::target::clock::TraceClock;
+use crate::target::inject;
+use crate::target::process_search::{ProcessSearch, Recorded};
 use crate::target::thread_search::{Blocking, NOT_SAMPLED, ThreadSearch};
 use crate::terminal::notices::Notices;
 
@@ -74,6 +76,9 @@ pub(crate) struct Collector {
     flight_recorder: bool,
     /// The minimum size of each pool.
     buffer: Buffer,
+    finder: Finder,
+    /// Injects the agent into processes that have not loaded it.
+    search: Option<ProcessSearch>,
     /// Samples lost because a pool was full, and one process that lost some.
     shortfall: Option<(u32, Shortfall)>,
 }
@@ -105,6 +110,8 @@ impl Collector {
             peek: false,
             flight_recorder: false,
             buffer: Buffer::default(),
+            finder: Finder::default(),
+            search: None,
             shortfall: None,
         }
     }
@@ -137,6 +144,26 @@ impl Collector {
     /// Finds the region of `pid`, or says why there is none. Returns when the region was created (CLOCK_MONOTONIC, ns).
     pub(crate) fn find_process(&mut self, pid: u32) -> Result<u64, FindError> {
         self.regions.find_process(pid)
+    }
+
+    /// Has the agent injected into processes of the recording that do not load it.
+    ///
+    /// # Errors
+    /// If the thread for that cannot be started.
+    pub(crate) fn search_processes(
+        &mut self,
+        recorded: Recorded,
+        settings: inject::Settings,
+    ) -> io::Result<()> {
+        self.search = Some(ProcessSearch::start(recorded, settings)?);
+        Ok(())
+    }
+
+    /// Ends the sampling of processes into which the agent was injected.
+    pub(crate) fn release_processes(&mut self) {
+        for reason in self.search.take().map(ProcessSearch::end).into_iter().flatten() {
+            self.notices.say(reason);
+        }
     }
 
     /// Starts the search for threads that no agent has registered.
@@ -191,13 +218,12 @@ impl Collector {
         self.expects_regions = true;
     }
 
-    /// How soon to run the next pass if the doorbell does not ring. Only processes of the recorder's own session ring it.
+    /// How soon to run the next pass if the doorbell does not ring. Only processes of the recorder's own session ring it, unless
+    /// they do not reach the session directory.
     pub(crate) fn poll_interval(&self) -> Duration {
-        let intervals = self
-            .processes
-            .values()
-            .filter(|_| self.regions.scope() != Scope::Everything)
-            .map(Process::poll_interval);
+        let all_ring = self.regions.scope() == Scope::Everything
+            && !self.search.as_ref().is_some_and(ProcessSearch::hands_over);
+        let intervals = self.processes.values().filter(|_| !all_ring).map(Process::poll_interval);
         intervals.min().unwrap_or(Duration::MAX)
     }
 
@@ -295,7 +321,7 @@ impl Collector {
 
     fn add_process(&mut self, path: PathBuf, attached: Attached) {
         let known = self.processes.values().filter(|process| process.is_live()).map(Process::located);
-        let located = Located::find(attached.identity(), known);
+        let located = self.finder.find(attached.identity(), known);
         let identity = located.identity;
         // A process has a second region after an exec: the older image is gone.
         let created = attached.anchor().monotonic_ns;

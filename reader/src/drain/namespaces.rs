@@ -1,13 +1,17 @@
 //! Processes with a /proc of another PID namespace (`unshare --mount-proc`, sandboxes): their regions name them by a pid that
-//! means nothing here, or another process. Their real pid is that of the image which executed them, or of a child of a
-//! process that was found so before.
+//! means nothing here, or another process. Their real pid is usually that of the image which executed them, or of a child of a
+//! process that was found so before. Otherwise all processes are searched for it.
 
 use std::fs;
+use std::time::{Duration, Instant};
 
 use selfwind_profile::profile_file::Setting;
 use shm_format::Identity;
 
 use crate::proc::{self, Status};
+
+/// All processes are searched for this part of the time at most.
+const PART: u32 = 20;
 
 /// The process that a region is of.
 #[derive(Clone, Copy)]
@@ -24,20 +28,43 @@ pub(super) struct Located {
 /// not known.
 pub(crate) const PID_HERE: &str = "pid here";
 
-impl Located {
+/// Finds processes.
+#[derive(Default)]
+pub(super) struct Finder {
+    /// When all processes were last searched, and how long that took.
+    searched: Option<(Instant, Duration)>,
+}
+
+impl Finder {
     /// Finds the process whose region says `identity`; `known` are running processes.
-    pub(super) fn find(identity: Identity, known: impl Iterator<Item = Located>) -> Located {
+    pub(super) fn find(&mut self, identity: Identity, known: impl Iterator<Item = Located>) -> Located {
         let named = proc::start_time(identity.pid);
         if named == Some(identity.start_time) {
             return Located { identity, is_inner: false, is_lost: false };
         }
-        match real_pid(&identity, known) {
+        // A process that ended has usually had a later id than this one.
+        let may_be_inner = named.is_some() || identity.pid < std::process::id();
+        let found = relative(&identity, known);
+        match found.or_else(|| if may_be_inner { self.search(&identity) } else { None }) {
             Some(pid) => Located { identity: Identity { pid, ..identity }, is_inner: true, is_lost: false },
             // Usually it has ended.
             None => Located { identity, is_inner: false, is_lost: named.is_some() },
         }
     }
 
+    /// Searches all processes, unless that has just been done.
+    fn search(&mut self, identity: &Identity) -> Option<u32> {
+        if self.searched.is_some_and(|(when, took)| when.elapsed() < took * PART) {
+            return None;
+        }
+        let began = Instant::now();
+        let found = proc::processes().into_iter().find(|&pid| is_process(pid, identity));
+        self.searched = Some((Instant::now(), began.elapsed()));
+        found
+    }
+}
+
+impl Located {
     /// The setting for a process that has the pid `own` for itself.
     pub(super) fn setting(&self, process: u32, own: u32) -> Option<Setting> {
         let pid = self.identity.pid;
@@ -46,20 +73,21 @@ impl Located {
     }
 }
 
-/// The pid of a process for which the one in its region is another's.
-fn real_pid(identity: &Identity, known: impl Iterator<Item = Located>) -> Option<u32> {
+/// The pid of the process, if it is one of the `known` or a child of one in another PID namespace.
+fn relative(identity: &Identity, known: impl Iterator<Item = Located>) -> Option<u32> {
     let start_time = Some(identity.start_time);
     known
         .flat_map(|Located { identity: other, is_inner, .. }| {
             let itself = (Some(other.start_time) == start_time).then_some(other.pid);
             itself.into_iter().chain(if is_inner { children(other.pid) } else { Vec::new() })
         })
-        .find(|&pid| proc::start_time(pid) == start_time && inner_pid(pid) == Some(identity.pid))
+        .find(|&pid| is_process(pid, identity))
 }
 
-/// The pid in the innermost namespace.
-fn inner_pid(pid: u32) -> Option<u32> {
-    Status::of_process(pid).ok()?.inner_id()
+/// True if the process started at that time, and has that pid in the innermost namespace.
+fn is_process(pid: u32, identity: &Identity) -> bool {
+    proc::start_time(pid) == Some(identity.start_time)
+        && Status::of_process(pid).is_ok_and(|status| status.inner_id() == Some(identity.pid))
 }
 
 /// The children of all threads of a process.

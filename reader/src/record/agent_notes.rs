@@ -19,15 +19,18 @@ const NOTHING_MISSING: &str = "perf: kernel and user stacks";
 pub(super) struct AgentNotes {
     /// Distinct ones, in the order they came.
     notes: Vec<String>,
+    /// Where an agent says that a process will not load it, the agent is injected.
+    injects: bool,
     /// The notes are shown at the end, since the recorded program may write to the same terminal.
     at_end: bool,
     notices: Notices,
 }
 
 impl AgentNotes {
-    /// Shows notes at once, or at the end if a command is recorded.
-    pub(super) fn new(notices: Notices, of_command: bool) -> Self {
-        Self { notes: Vec::new(), at_end: of_command, notices }
+    /// Shows notes at once, or at the end if a command is recorded. `injects`: the agent is injected into processes that do not load
+    /// it.
+    pub(super) fn new(notices: Notices, of_command: bool, injects: bool) -> Self {
+        Self { notes: Vec::new(), injects, at_end: of_command, notices }
     }
 
     /// The note that came with a process.
@@ -47,6 +50,9 @@ impl AgentNotes {
             PID_HERE => true,
             // A version that is supported.
             "python" => value.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.'),
+            // Another program, which will not load the agent.
+            "children are not recorded" => self.injects,
+            key if key.starts_with("a program is not recorded") => self.injects,
             // From one recorder to another.
             _ => [Call::SETTING, Call::RECORDER].contains(&key.as_bytes()) || value == NOTHING_MISSING,
         };

@@ -1,14 +1,20 @@
 //! Starts sampling a running process for a recording, and stops it when the recording ends.
 
 use std::fs::File;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 
+use anyhow::Context;
 use memmap2::MmapOptions;
 use shm_format::layout::CHUNK_SPACE;
 
+use crate::drain::collector::Collector;
 use crate::proc;
 use crate::record::options::RecordOptions;
 use crate::sampling::settings::SamplingSettings;
-use crate::target::inject::{self, Sampling, Settings};
+use crate::target::inject::{self, Destination, Sampling, Settings};
+use crate::target::process_search::Recorded;
+use crate::target::session::Session;
 use crate::terminal::notices::Notices;
 
 /// Address space for the region of a process, for a second look at it at the end, and for what this command needs beside it, in
@@ -26,7 +32,16 @@ fn has_room() -> bool {
 pub(crate) fn settings(sampling: &SamplingSettings) -> Settings {
     let &SamplingSettings { frequency, max_stack, max_overhead, native_only, unwinding, copy_limit, .. } =
         sampling;
-    Settings { frequency, max_stack, max_overhead, native_only, unwinding, copy_limit, ends_with_us: true }
+    Settings {
+        frequency,
+        max_stack,
+        max_overhead,
+        native_only,
+        unwinding,
+        copy_limit,
+        ends_with_us: true,
+        destination: Destination::default(),
+    }
 }
 
 /// Starts sampling the process if it is not sampled yet. Returns what was found.
@@ -43,11 +58,34 @@ pub(crate) fn attach(sampling: &SamplingSettings, pid: u32, notices: Notices) ->
             ROOM >> 20
         );
     }
-    let sampling = inject::ensure(pid, settings(sampling))?;
+    let sampling = inject::ensure(pid, &settings(sampling))?;
     if sampling == Sampling::Begun {
         notices.detail(format_args!("process {pid}: agent injected"));
     }
     Ok(sampling)
+}
+
+/// Has `collector` inject the agent into processes of the command with id `command` that do not load `agent`, if an injected one
+/// can provide a clock of the recording. With `overwrite`, a process keeps its latest samples, otherwise all until its pool is full.
+pub(crate) fn search_processes(
+    collector: &mut Collector,
+    session: &Session,
+    command: u32,
+    agent: &Path,
+    sampling: &SamplingSettings,
+    overwrite: bool,
+) -> anyhow::Result<()> {
+    if !sampling.sources.can_be_injected() {
+        return Ok(());
+    }
+    let recorded = Recorded {
+        command,
+        directory: session.directory().to_owned(),
+        session: session.nonce(),
+        overwrite,
+        agent: agent.file_name().unwrap_or_default().as_bytes().to_owned(),
+    };
+    collector.search_processes(recorded, settings(sampling)).context("cannot start a thread")
 }
 
 /// The options with the rate at which the process is actually sampled.

@@ -4,6 +4,7 @@
 //! after the command was started leaves the command running.
 
 use std::io;
+use std::path::Path;
 use std::sync::mpsc::Receiver;
 use std::time::{Duration, Instant};
 
@@ -15,6 +16,7 @@ use nix::unistd::Pid;
 use crate::drain::collector::{Collector, Scope};
 use crate::drain::follow::{Flow, Reason, follow};
 use crate::drain::watch::{self, WatchEvent};
+use crate::record::attachment::search_processes;
 use crate::record::exit_status::{OWN_FAILURE, shell_status};
 use crate::record::options::RecordOptions;
 use crate::record::priority::RaisedPriority;
@@ -42,6 +44,7 @@ pub(super) fn record_command(options: &RecordOptions) -> anyhow::Result<u8> {
     options.sampling.check()?;
     let name = options.command.first().context("no command given")?;
     let program = program::find(name, std::env::var_os("PATH").as_deref())?;
+    program.check(&options.sampling.sources)?;
     let mut options = options.clone();
     options.sampling.sources.resolve_sites(&program.path)?;
     let options = &options;
@@ -83,7 +86,7 @@ pub(super) fn record_command(options: &RecordOptions) -> anyhow::Result<u8> {
     shortage::raise_open_files();
     let events = watch_child(&child, signals.with_interval(options.every), &session);
     let recorded = match &events {
-        Ok(events) => record_child(options, &session, tables, output, events, &mut child),
+        Ok(events) => record_child(options, &session, (&agent, tables), output, events, &mut child),
         Err(error) => Err(anyhow::anyhow!("{error:#}")),
     };
     drop(priority);
@@ -150,7 +153,7 @@ fn wait_forwarding_signals(child: &mut Child, events: Option<Receiver<WatchEvent
 fn record_child(
     options: &RecordOptions,
     session: &Session,
-    tables: Option<Cache>,
+    (agent, tables): (&Path, Option<Cache>),
     output: Output,
     events: &Receiver<WatchEvent>,
     child: &mut Child,
@@ -165,9 +168,11 @@ fn record_child(
             .notices
             .say(format_args!("flight recorder: `kill -USR2 {}` writes what it holds", std::process::id()));
     }
+    search_processes(&mut collector, session, child.id(), agent, &options.sampling, options.snapshot)?;
     let ended = follow_command(options, &mut recording, &mut collector, session, child, events, deadline)
         .and_then(|ended| {
             session.stop();
+            collector.release_processes();
             if options.snapshot || collector.any_running() {
                 std::thread::sleep(STOP_GRACE);
             }
@@ -216,6 +221,7 @@ fn follow_command(
         return Ok(true);
     }
     session.stop();
+    collector.release_processes();
     let _ = kill(pid, Signal::SIGTERM);
     let mut answer = |event| match event {
         WatchEvent::ProgramEnded => Flow::Finish,

@@ -72,7 +72,7 @@ impl Listener for ModuleRefresh<'_> {
             self.last_read = Instant::now();
             if self.has_unreported()
                 && !inject::is_loader_hooked(self.pid)
-                && let Err(error) = inject::attach(self.pid, self.settings)
+                && let Err(error) = inject::attach(self.pid, &self.settings)
             {
                 self.notices.detail(format_args!("libraries loaded later are missing: {error}"));
             }

@@ -1,4 +1,4 @@
-//! Finds the program to record, and checks that the agent can be preloaded into it.
+//! Finds the program to record, and checks how it gets the agent.
 //!
 //! This is checked before the program is started, so that an impossible recording is an error instead of an empty profile.
 
@@ -10,6 +10,8 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use nix::unistd::{AccessFlags, access, getegid, geteuid};
+
+use crate::sampling::sources::Sources;
 
 /// Why a program cannot be recorded.
 #[derive(Debug, thiserror::Error)]
@@ -34,7 +36,7 @@ pub(crate) enum ProgramError {
         /// The file.
         path: String,
         /// The cause, and what to do.
-        why: &'static str,
+        why: String,
     },
 }
 
@@ -49,20 +51,46 @@ impl ProgramError {
     }
 }
 
-/// A program that can be started under the agent.
+/// A program that can be recorded.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Program {
     /// The file to execute.
     pub(crate) path: PathBuf,
+    pub(super) kind: Kind,
+}
+
+/// How a program is started, and gets the agent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// Its loader, or that of its interpreter, loads the agent.
+    Loaded,
     /// A text file without `#!`: run by /bin/sh, as execvp does.
-    pub(super) by_shell: bool,
+    ShellScript,
+    /// It is statically linked, or its interpreter is: the agent is injected into the running process.
+    Static,
+}
+
+impl Program {
+    /// Fails if a program without a loader cannot be recorded with `sources`.
+    pub(crate) fn check(&self, sources: &Sources) -> Result<(), ProgramError> {
+        if self.kind != Kind::Static || sources.can_be_injected() {
+            return Ok(());
+        }
+        Err(ProgramError::Unpreloadable {
+            path: self.path.display().to_string(),
+            why: format!(
+                "it is statically linked, so no loader runs that could load the agent, and an injected one samples by CPU timers only; leave out -e {}",
+                sources.name()
+            ),
+        })
+    }
 }
 
 /// Finds `name` as a shell does, and checks the file.
 pub(crate) fn find(name: &OsStr, path_variable: Option<&OsStr>) -> Result<Program, ProgramError> {
     let path = resolve(name, path_variable)?;
-    let by_shell = inspect(&path, 0)?;
-    Ok(Program { path, by_shell })
+    let kind = inspect(&path, 0)?;
+    Ok(Program { path, kind })
 }
 
 fn resolve(name: &OsStr, path_variable: Option<&OsStr>) -> Result<PathBuf, ProgramError> {
@@ -106,13 +134,14 @@ fn not_executable(path: &Path, why: String) -> ProgramError {
     ProgramError::Unexecutable { path: path.display().to_string(), why }
 }
 
-/// Checks a file and, for a script, its interpreter. True if it is a text file for /bin/sh.
-fn inspect(path: &Path, depth: u32) -> Result<bool, ProgramError> {
-    let refuse = |why| Err(ProgramError::Unpreloadable { path: path.display().to_string(), why });
+/// Checks a file and, for a script, its interpreter.
+fn inspect(path: &Path, depth: u32) -> Result<Kind, ProgramError> {
+    let refuse =
+        |why: &str| Err(ProgramError::Unpreloadable { path: path.display().to_string(), why: why.into() });
     let file = match File::open(path) {
         Ok(file) => file,
         // Executable but not readable: it can run, but not be checked.
-        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => return Ok(false),
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => return Ok(Kind::Loaded),
         Err(error) => return Err(not_executable(path, error.to_string())),
     };
     if gains_privileges(&file, path) {
@@ -129,7 +158,10 @@ fn inspect(path: &Path, depth: u32) -> Result<bool, ProgramError> {
             Some(interpreter) if depth < 4 => {
                 let interpreter = executable(&interpreter)
                     .map_err(|error| not_executable(path, format!("its interpreter: {error}")))?;
-                inspect(&interpreter, depth + 1).map(|_| false)
+                inspect(&interpreter, depth + 1).map(|kind| match kind {
+                    Kind::ShellScript => Kind::Loaded,
+                    kind => kind,
+                })
             }
             Some(_) => Err(not_executable(path, "too many nested interpreters".into())),
             None => Err(not_executable(path, "its `#!` line names no interpreter".into())),
@@ -140,17 +172,15 @@ fn inspect(path: &Path, depth: u32) -> Result<bool, ProgramError> {
         if first_line.contains(&0) {
             return Err(not_executable(path, "neither an ELF program nor a script".into()));
         }
-        return inspect(Path::new("/bin/sh"), depth + 1).map(|_| true);
+        return inspect(Path::new("/bin/sh"), depth + 1).map(|_| Kind::ShellScript);
     }
     match Elf::parse(&file, head) {
         None => Err(not_executable(path, "its ELF header is damaged".into())),
         Some(Elf { native: false, .. }) => {
             refuse("it is not an x86-64 program, and the agent is one; build it for x86-64")
         }
-        Some(Elf { interpreted: false, .. }) if !is_loader(path) => refuse(
-            "it is statically linked, so no loader runs that could load the agent; start it without selfwind, then run `selfwind record -p PID`",
-        ),
-        Some(_) => Ok(false),
+        Some(Elf { interpreted: false, .. }) if !is_loader(path) => Ok(Kind::Static),
+        Some(_) => Ok(Kind::Loaded),
     }
 }
 
@@ -273,18 +303,28 @@ mod tests {
     fn finds_programs_and_scripts() {
         let dir = Scratch::new("find");
         let dynamic = dir.file("dynamic", &elf(62, 3), 0o755);
-        assert_eq!(dir.find("dynamic"), Ok(Program { path: dynamic.clone(), by_shell: false }));
+        assert_eq!(dir.find("dynamic"), Ok(Program { path: dynamic.clone(), kind: Kind::Loaded }));
         let script = dir.file("script", format!("#! {} -x\n", dynamic.display()).as_bytes(), 0o755);
-        assert_eq!(dir.find("script"), Ok(Program { path: script, by_shell: false }));
+        assert_eq!(dir.find("script"), Ok(Program { path: script, kind: Kind::Loaded }));
         let text = dir.file("text", b"echo hello\n", 0o755);
-        assert_eq!(dir.find("text"), Ok(Program { path: text, by_shell: true }));
+        assert_eq!(dir.find("text"), Ok(Program { path: text, kind: Kind::ShellScript }));
+        let fixed = dir.file("fixed", &elf(62, 1), 0o755);
+        let fixed_script = dir.file("fixed-script", format!("#!{}\n", fixed.display()).as_bytes(), 0o755);
+        for (name, path) in [("fixed", fixed), ("fixed-script", fixed_script)] {
+            let program = dir.find(name).unwrap();
+            assert_eq!(program, Program { path, kind: Kind::Static });
+            assert!(program.check(&"cpu".parse().unwrap()).is_ok());
+            let refused = program.check(&"offcpu".parse().unwrap()).unwrap_err().to_string();
+            assert!(
+                refused.contains("statically linked") && refused.ends_with("leave out -e offcpu"),
+                "{refused}"
+            );
+        }
     }
 
     #[test]
     fn refuses_with_the_status_of_a_shell_and_a_way_out() {
         let dir = Scratch::new("refuse");
-        dir.file("static", &elf(62, 1), 0o755);
-        dir.file("static-script", format!("#!{}/static\n", dir.0.display()).as_bytes(), 0o755);
         dir.file("foreign", &elf(183, 3), 0o755);
         dir.file("plain", b"text", 0o644);
         dir.file("garbage", b"\0\x01\x02", 0o755);
@@ -295,8 +335,6 @@ mod tests {
             ("absent", 127, "command not found"),
             ("", 127, "command not found"),
             ("/nonexistent/x", 127, "command not found"),
-            ("static", 125, "statically linked"),
-            ("static-script", 125, "statically linked"),
             ("foreign", 125, "not an x86-64 program"),
             ("plain", 126, "permission denied"),
             ("garbage", 126, "neither an ELF program nor a script"),

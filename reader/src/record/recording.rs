@@ -279,7 +279,7 @@ impl Recording {
             frequency: options.sampling.sources.frequency(options.sampling.frequency),
             source: options.sampling.sources.name(),
         };
-        let sampling = &options.sampling;
+        let (sampling, is_command) = (&options.sampling, !options.command.is_empty());
         // The wall clock of a process that runs already begins with the recording.
         let wall_since_ns = options.pid.map_or(0, |_| started_ns);
         let wall = sampling.sources.have_wall().then(|| Wall::start(sampling.frequency, wall_since_ns));
@@ -292,7 +292,11 @@ impl Recording {
             tables: tables.and_then(|cache| Builder::new(cache, options.notices)),
             tally: Tally::flat(),
             notices: options.notices,
-            notes: AgentNotes::new(options.notices, !options.command.is_empty()),
+            notes: AgentNotes::new(
+                options.notices,
+                is_command,
+                is_command && sampling.sources.can_be_injected(),
+            ),
             kernel_symbols: KernelSymbols::default(),
             new_addresses: NewAddresses::default(),
             follows: false,

@@ -18,7 +18,7 @@ use nix::sys::signal::{SigSet, Signal};
 use nix::sys::stat::Mode;
 use rustix::process::{Pid, PidfdFlags, WaitOptions, pidfd_open, waitpid};
 
-use crate::record::program::{Program, ProgramError};
+use crate::record::program::{Kind, Program, ProgramError};
 
 /// The command, running or ended.
 #[derive(Debug)]
@@ -80,7 +80,7 @@ pub(crate) fn start(
 /// The arguments; a file that the kernel cannot execute is run as a shell script.
 fn arguments(program: &Program, command: &[OsString]) -> Vec<OsString> {
     let mut arguments = command.to_vec();
-    if program.by_shell {
+    if program.kind == Kind::ShellScript {
         arguments.splice(..1, ["/bin/sh".into(), program.path.clone().into()]);
     }
     arguments
@@ -104,7 +104,7 @@ fn spawn(
         files.add_dup2(log.as_raw_fd(), 1)?;
         files.add_dup2(log.as_raw_fd(), 2)?;
     }
-    let path = if program.by_shell { "/bin/sh".as_ref() } else { program.path.as_path() };
+    let path = if program.kind == Kind::ShellScript { "/bin/sh".as_ref() } else { program.path.as_path() };
     let arguments = arguments.iter().map(|argument| c_string(argument)).collect::<nix::Result<Vec<_>>>()?;
     let added = |name: &OsStr| environment.iter().any(|(added, _)| added == name);
     let inherited = std::env::vars_os().filter(|(name, _)| !added(name));

@@ -192,6 +192,11 @@ impl Sources {
         self.probes.iter().any(|probe| !probe.is_by_recorder())
     }
 
+    /// True if an injected agent can provide the clock: it has CPU timers only.
+    pub(crate) fn can_be_injected(&self) -> bool {
+        self.have_clock() && matches!(self.clock, None | Some(Clock::Auto | Clock::Cpu | Clock::Itimer))
+    }
+
     /// True if tracepoints are recorded.
     pub(crate) fn have_tracepoints(&self) -> bool {
         self.probes.iter().any(|probe| matches!(probe, Probe::Tracepoints(_)))

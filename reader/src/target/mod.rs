@@ -8,6 +8,7 @@ pub(crate) mod inject;
 pub(crate) mod leftovers;
 pub(crate) mod liveness;
 mod others;
+pub(crate) mod process_search;
 pub(crate) mod region_name;
 pub(crate) mod request;
 pub(crate) mod session;

@@ -90,6 +90,11 @@ impl Session {
         &self.directory
     }
 
+    /// The number by which processes know it (SELFWIND_SESSION).
+    pub(crate) fn nonce(&self) -> u64 {
+        self.nonce
+    }
+
     /// All directories where regions appear: its own, and the one for other users.
     pub(crate) fn directories(&self) -> Vec<PathBuf> {
         let others = self.others.iter().map(|others| others.directory().to_owned());

@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use selfwind_profile::profile_file::Event;
 
-use crate::proc::{self, threads};
+use crate::proc::{self, threads, used_ns};
 use crate::target::region_name::RegionName;
 use crate::target::request::thread::ThreadState;
 use crate::target::request::{NoStack, RequestOptions, Target, ask};
@@ -138,12 +138,6 @@ impl BlockingThread {
         }
         is_certain
     }
-}
-
-/// CPU time of a thread in nanoseconds, as the scheduler counts it.
-fn used_ns(pid: u32, tid: u32) -> u64 {
-    let used = |text: String| text.split_ascii_whitespace().next()?.parse().ok();
-    proc::beginning_of(pid, tid, "schedstat").ok().and_then(used).unwrap_or(0)
 }
 
 impl Search {

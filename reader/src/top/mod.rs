@@ -13,6 +13,7 @@ mod window;
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, IsTerminal};
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
@@ -31,7 +32,7 @@ use crate::drain::watch::{self, WatchEvent};
 use crate::proc;
 use crate::record::program;
 use crate::record::spawn::{self, Child};
-use crate::record::{attach, shell_status};
+use crate::record::{attach, search_processes, shell_status};
 use crate::sampling::settings::SamplingSettings;
 use crate::sampling::sources::Sources;
 use crate::tables::builder;
@@ -121,6 +122,7 @@ fn sampling(args: &TopArgs) -> SamplingSettings {
 fn watch_command(args: &TopArgs) -> anyhow::Result<u8> {
     args.event.check()?;
     let program = program::find(&args.command[0], std::env::var_os("PATH").as_deref())?;
+    program.check(&args.event)?;
     let mut sampling = sampling(args);
     sampling.sources.resolve_sites(&program.path)?;
     let log = match &args.log {
@@ -151,7 +153,7 @@ fn watch_command(args: &TopArgs) -> anyhow::Result<u8> {
                 return Err(error.into());
             }
         };
-    let shown = show_command(args, &session, signals, &mut child);
+    let shown = show_command(args, &session, (&agent, &sampling), signals, &mut child);
     session.stop();
     let ended = end(&mut child);
     session.remove();
@@ -163,6 +165,7 @@ fn watch_command(args: &TopArgs) -> anyhow::Result<u8> {
 fn show_command(
     args: &TopArgs,
     session: &Session,
+    (agent, sampling): (&Path, &SamplingSettings),
     signals: watch::BlockedSignals,
     child: &mut Child,
 ) -> anyhow::Result<Option<u8>> {
@@ -170,9 +173,11 @@ fn show_command(
     let pidfd = spawn::pidfd(child.id()).context("cannot watch the command (pidfd_open, Linux 5.3)")?;
     let events = watch::start(signals, Some(pidfd), doorbell.clone()).context("cannot start a thread")?;
     let mut collector = Collector::new(session.directories(), Scope::Everything, Notices::Quiet);
+    search_processes(&mut collector, session, child.id(), agent, sampling, false)?;
     let command: Vec<_> = args.command.iter().map(|argument| argument.to_string_lossy()).collect();
     let mut top = Top::new(args, &args.event, command.join(" "))?;
     top.run(&mut collector, &doorbell, &events, Some(child))?;
+    collector.release_processes();
     Ok(top.status)
 }
 

@@ -67,7 +67,7 @@ impl Stats {
         }
         let seconds = |ns: u64| ns as f64 / 1e9;
         Some(format!(
-            "the samples cover {:.2} of {:.2} s of CPU time; the rest was used by programs while they start and exit ({} seen), by threads after their last sample ({} seen), or by programs that cannot load the agent (static, 32-bit, setuid, in a sandbox or another root directory)",
+            "the samples cover {:.2} of {:.2} s of CPU time; the rest was used by programs while they start and exit ({} seen), by threads after their last sample ({} seen), or by programs without the agent (32-bit or setuid ones; static ones and sandboxes for their first moments)",
             seconds(covered_ns),
             seconds(used_ns),
             counted(images, "program", "programs"),

@@ -15,6 +15,7 @@ use crate::target::inject::memory::Memory;
 
 const AT_PHDR: u64 = 3;
 const AT_PHNUM: u64 = 5;
+const AT_BASE: u64 = 7;
 const PT_LOAD: u32 = 1;
 const PT_DYNAMIC: u32 = 2;
 const DT_DEBUG: u64 = 21;
@@ -74,7 +75,7 @@ fn has_shadow_stack(status: &Status) -> bool {
 }
 
 /// True if the process cannot access the reader's directories: it has another user, root directory or mount namespace.
-pub(super) fn is_apart(pid: i32) -> bool {
+pub(crate) fn is_apart(pid: i32) -> bool {
     let status = Status::of_process(pid);
     // Real, effective, saved, of the file system.
     let own = geteuid().to_string();
@@ -83,6 +84,31 @@ pub(super) fn is_apart(pid: i32) -> bool {
     let at = |name: &str| fs::metadata(name).map(|found| (found.dev(), found.ino())).ok();
     let differs = |name: &str| at(&format!("/proc/{pid}/{name}")) != at(&format!("/proc/self/{name}"));
     is_other || differs("ns/mnt") || differs("ns/user") || differs("root")
+}
+
+/// The program that a process runs.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct RunningProgram {
+    /// Its auxiliary vector. Addresses in it are random, so that of the next program is another.
+    auxiliary: Vec<u64>,
+    has_loader: bool,
+}
+
+impl RunningProgram {
+    /// That of the process `pid`; `None` if it has ended, or this user may not read its memory.
+    pub(crate) fn of(pid: u32) -> Option<Self> {
+        let auxiliary = auxiliary_vector(pid)?;
+        let is_loader = |exe: PathBuf| exe.file_name().is_some_and(|name| name.as_bytes().starts_with(b"ld"));
+        let has_loader = entry(&auxiliary, AT_BASE).is_none_or(|base| base != 0)
+            // A program given to the loader as an argument.
+            || fs::read_link(format!("/proc/{pid}/exe")).is_ok_and(is_loader);
+        Some(Self { auxiliary, has_loader })
+    }
+
+    /// True if a loader has started it, which loads the agent where it can; none does for a statically linked program.
+    pub(crate) fn has_loader(&self) -> bool {
+        self.has_loader
+    }
 }
 
 /// True if the process has mapped the file at `path`.
@@ -96,11 +122,19 @@ pub(super) fn debugger_interface(pid: i32, memory: &Memory) -> u64 {
     find_debugger_interface(pid, memory).unwrap_or(0)
 }
 
+/// The auxiliary vector of a process: pairs of a tag and a value (getauxval(3)).
+fn auxiliary_vector(pid: u32) -> Option<Vec<u64>> {
+    let bytes = fs::read(format!("/proc/{pid}/auxv")).ok()?;
+    Some(bytes.as_chunks::<8>().0.iter().map(|word| u64::from_le_bytes(*word)).collect())
+}
+
+fn entry(auxiliary: &[u64], tag: u64) -> Option<u64> {
+    auxiliary.as_chunks::<2>().0.iter().find(|pair| pair[0] == tag).map(|pair| pair[1])
+}
+
 fn find_debugger_interface(pid: i32, memory: &Memory) -> Option<u64> {
-    let auxv = fs::read(format!("/proc/{pid}/auxv")).ok()?;
-    let words: Vec<u64> = auxv.as_chunks::<8>().0.iter().map(|word| u64::from_le_bytes(*word)).collect();
-    let of = |tag| words.as_chunks::<2>().0.iter().find(|pair| pair[0] == tag).map(|pair| pair[1]);
-    let (headers, count) = (of(AT_PHDR)?, of(AT_PHNUM)?.min(64));
+    let auxiliary = auxiliary_vector(pid as u32)?;
+    let (headers, count) = (entry(&auxiliary, AT_PHDR)?, entry(&auxiliary, AT_PHNUM)?.min(64));
     // Kind and flags, offset, address.
     let headers_read: Vec<[u64; 3]> =
         (0..count).filter_map(|index| memory.words::<3>(headers + index * PHDR_SIZE).ok()).collect();

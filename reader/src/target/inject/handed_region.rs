@@ -9,7 +9,7 @@ use std::io::{self, IoSlice, Read};
 use std::mem::MaybeUninit;
 use std::os::fd::AsFd;
 use std::os::unix::fs::OpenOptionsExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use nix::libc;
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
@@ -31,14 +31,14 @@ pub(super) struct HandedRegion {
 }
 
 impl HandedRegion {
-    /// Chooses its name; the file is not created yet.
-    pub(super) fn new(pid: i32) -> Result<Self, InjectError> {
+    /// Chooses its name in `directory`; the file is not created yet.
+    pub(super) fn new(pid: i32, directory: &Path) -> Result<Self, InjectError> {
         let failed = |error| InjectError::HandOver { pid, error };
         let mut nonce = [0; 8];
         File::open("/dev/urandom").and_then(|mut file| file.read_exact(&mut nonce)).map_err(failed)?;
         let (pid, nonce) = (pid as u32, u64::from_le_bytes(nonce));
         let start = proc::start_time(pid).unwrap_or_default();
-        let path = flight_directory()?.join(format!("{pid}-{start}-{nonce:016x}.region"));
+        let path = directory.join(format!("{pid}-{start}-{nonce:016x}.region"));
         Ok(Self { pid, nonce, path, handed: Cell::new(false) })
     }
 

@@ -22,7 +22,7 @@ mod paused;
 mod remote_call;
 mod turn;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use shm_format::injection::Command;
@@ -38,6 +38,7 @@ use crate::target::session;
 use crate::target::translate::source_name;
 
 pub(crate) use error::InjectError;
+pub(crate) use facts::{RunningProgram, is_apart};
 use handed_region::{HandedRegion, flight_directory};
 use remote_call::call_agent;
 pub(crate) use turn::Turn;
@@ -54,8 +55,25 @@ const BEGIN: Duration = Duration::from_secs(2);
 /// How often to check for that.
 const CHECK_EVERY: Duration = Duration::from_millis(5);
 
+/// Where the region of an injected agent belongs.
+#[derive(Clone, Debug, Default)]
+pub(crate) enum Destination {
+    /// Among the flight recorders of this user.
+    #[default]
+    Flight,
+    /// In a recorder's session.
+    Session {
+        /// Its directory.
+        directory: PathBuf,
+        /// Its nonce.
+        nonce: u64,
+        /// What happens to samples that find no room: `discard` or `overwrite`.
+        mode: &'static str,
+    },
+}
+
 /// How the agent is to sample.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Settings {
     /// Samples per second of CPU time.
     pub(crate) frequency: u32,
@@ -71,6 +89,8 @@ pub(crate) struct Settings {
     pub(crate) copy_limit: CopyLimit,
     /// Sampling ends with this recorder.
     pub(crate) ends_with_us: bool,
+    /// Where its region belongs.
+    pub(crate) destination: Destination,
 }
 
 /// The result of an attach.
@@ -138,15 +158,19 @@ impl Present {
 }
 
 /// Starts sampling `pid`, until [`detach`] or its end.
-pub(crate) fn attach(pid: u32, settings: Settings) -> Result<Attachment, InjectError> {
+pub(crate) fn attach(pid: u32, settings: &Settings) -> Result<Attachment, InjectError> {
     let pid = pid as i32;
     facts::check(pid)?;
     let present = present(pid);
     if present.as_ref().is_some_and(|present| present.control.is_none()) {
         return Err(InjectError::Preloaded(pid));
     }
-    let region = if facts::is_apart(pid) { Some(HandedRegion::new(pid)?) } else { None };
-    let strings = strings(settings, region.as_ref())?;
+    let directory = match &settings.destination {
+        Destination::Flight => flight_directory()?,
+        Destination::Session { directory, .. } => directory.clone(),
+    };
+    let region = if facts::is_apart(pid) { Some(HandedRegion::new(pid, &directory)?) } else { None };
+    let strings = strings(settings, &directory, region.as_ref());
     let control = present.as_ref().and_then(|present| present.control);
     let started = call_agent(pid, control, Command::Start, &strings, region.as_ref());
     if let Some(region) = region {
@@ -162,7 +186,7 @@ pub(crate) fn attach(pid: u32, settings: Settings) -> Result<Attachment, InjectE
 }
 
 /// Starts sampling `pid`, unless it is already being sampled.
-pub(crate) fn ensure(pid: u32, settings: Settings) -> Result<Sampling, InjectError> {
+pub(crate) fn ensure(pid: u32, settings: &Settings) -> Result<Sampling, InjectError> {
     match found(pid) {
         Some(found) => Ok(found),
         None => attach(pid, settings).map(|_| Sampling::Begun),
@@ -237,7 +261,7 @@ pub(crate) fn resume(pid: u32) -> Result<bool, InjectError> {
     let frequency = (1_000_000_000 + period_ns / 2).checked_div(period_ns).unwrap_or(0) as u32;
     attach(
         pid,
-        Settings {
+        &Settings {
             frequency: frequency.clamp(1, rate::MAX_FREQUENCY),
             max_stack: DEFAULT_STACK,
             max_overhead: Overhead::default(),
@@ -245,6 +269,7 @@ pub(crate) fn resume(pid: u32) -> Result<bool, InjectError> {
             unwinding: Unwinding::default(),
             copy_limit: CopyLimit::default(),
             ends_with_us: true,
+            destination: Destination::Flight,
         },
     )?;
     Ok(true)
@@ -307,10 +332,14 @@ fn agent_state(pid: i32) -> AgentState {
     look
 }
 
-fn strings(settings: Settings, region: Option<&HandedRegion>) -> Result<Vec<u8>, InjectError> {
-    let destination = match region {
+fn strings(settings: &Settings, directory: &Path, region: Option<&HandedRegion>) -> Vec<u8> {
+    let place = match region {
         Some(region) => ("REGION", region.setting()),
-        None => ("DIR", flight_directory()?.display().to_string()),
+        None => ("DIR", directory.display().to_string()),
+    };
+    let (session, mode) = match settings.destination {
+        Destination::Flight => (0, "overwrite"),
+        Destination::Session { nonce, mode, .. } => (nonce, mode),
     };
     let own = std::process::id();
     let recorder = match proc::start_time(own).filter(|_| settings.ends_with_us) {
@@ -319,8 +348,9 @@ fn strings(settings: Settings, region: Option<&HandedRegion>) -> Result<Vec<u8>,
     };
     let mut strings = Vec::new();
     for (name, value) in [
-        destination,
-        ("MODE", "overwrite".into()),
+        place,
+        ("SESSION", format!("{session:016x}")),
+        ("MODE", mode.into()),
         ("EVENT", "cpu".into()),
         ("FREQ", settings.frequency.to_string()),
         ("MAX_STACK", settings.max_stack.to_string()),
@@ -332,5 +362,5 @@ fn strings(settings: Settings, region: Option<&HandedRegion>) -> Result<Vec<u8>,
     ] {
         strings.extend(format!("SELFWIND_{name}={value}\0").bytes());
     }
-    Ok(strings)
+    strings
 }
