@@ -27,14 +27,14 @@ int main(int argc, char **argv)
 	}
 	pid_t child = bare_fork();
 	if (!child) {
-		child_work(600);
+		child_work(1000);
 		_exit(3);
 	}
 	parent_work(300);
 	pid_t other = bare_fork();
 	if (!other) {
 		int status;
-		child_work(300);
+		child_work(600);
 		pid_t grandchild = fork();
 		if (!grandchild) {
 			execl(argv[0], argv[0], "executed", (char *)0);

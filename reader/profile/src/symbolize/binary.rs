@@ -10,6 +10,7 @@ use super::cache_file::Provenance;
 use super::dwarf::{self, Lines};
 use super::dwarf_storage::Storage;
 use super::frame_entry::FrameEntries;
+use super::go_table::GoTable;
 use super::image::{Image, Witness, build_id};
 use super::locator::Locator;
 use super::namer::Namer;
@@ -116,6 +117,8 @@ fn read_files(request: &Request, locator: &Locator<'_>) -> Symbols {
         Lines::new(&storage, elf, shared_elf.as_ref(), SplitFiles::new(&storage, locator, beside))
     });
 
+    let go = main_elf.as_ref().filter(|_| lines.is_none()).and_then(GoTable::of);
+
     let mini = LazyCell::new(|| match (&main_elf, &debug_elf) {
         (Some(elf), None) => mini_debug_data(elf),
         _ => None,
@@ -126,7 +129,7 @@ fn read_files(request: &Request, locator: &Locator<'_>) -> Symbols {
     });
     let origin = match (&main, source) {
         (_, Some((_, path))) if lines.is_some() => Origin::Dwarf(path.to_owned()),
-        _ if table.is_named() => Origin::Symbols,
+        _ if table.is_named() || go.is_some() => Origin::Symbols,
         (Err(Failure::Changed(id)), _) => Origin::Changed(id.clone()),
         (Err(Failure::Unreadable(error)), _) => Origin::Unreadable(error.to_string()),
         (Ok(_), _) if main_elf.is_none() => Origin::Unreadable("not a 64-bit ELF file".into()),
@@ -136,7 +139,7 @@ fn read_files(request: &Request, locator: &Locator<'_>) -> Symbols {
     let module = base_name(&request.path);
     let find = |address| table.find(address).map(|symbol| (symbol.address, symbol.name.clone()));
     let start = |address| entries.start(address);
-    let namer = Namer::new(&module, &find, &start, lines.as_ref());
+    let namer = Namer::new(&module, &find, &start, lines.as_ref(), go.as_ref());
     namer.name_all(&request.addresses, origin)
 }
 

@@ -12,6 +12,7 @@ mod dwarf_storage;
 mod file_tree;
 mod frame_entry;
 mod generated_name;
+mod go_table;
 mod image;
 mod jitdump;
 mod locator;

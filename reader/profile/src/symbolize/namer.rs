@@ -1,10 +1,11 @@
-//! Finds the names of an address's functions in the DWARF and symbol tables of a binary.
+//! Finds the names of an address's functions in the DWARF, the symbol tables or the Go table of a binary.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
 
 use super::demangle::demangle;
 use super::dwarf::{Call, Lines, is_linker_name};
+use super::go_table::GoTable;
 use super::symbols::{Line, Origin, Symbols};
 use crate::names::{NameId, Names};
 
@@ -22,6 +23,8 @@ pub(super) struct Namer<'a, 'c> {
     /// The start of the function that contains an address, if nothing names it.
     function_start: &'c dyn Fn(u64) -> Option<u64>,
     lines: Option<&'c Lines<'a>>,
+    /// In place of `lines`.
+    go: Option<&'c GoTable<'a>>,
     known: Known,
 }
 
@@ -48,8 +51,9 @@ impl<'a, 'c> Namer<'a, 'c> {
         find: &'c dyn Fn(u64) -> Option<Found<'a>>,
         function_start: &'c dyn Fn(u64) -> Option<u64>,
         lines: Option<&'c Lines<'a>>,
+        go: Option<&'c GoTable<'a>>,
     ) -> Self {
-        Namer { module, find, function_start, lines, known: Known::default() }
+        Namer { module, find, function_start, lines, go, known: Known::default() }
     }
 
     /// Names ascending addresses.
@@ -61,6 +65,8 @@ impl<'a, 'c> Namer<'a, 'c> {
             let first = symbols.lines.len() as u32;
             if let Some(lines) = self.lines {
                 lines.calls(address, &mut calls);
+            } else if let Some(go) = self.go {
+                go.calls(address, &mut calls);
             }
             self.name(address, &calls, &mut symbols);
             symbols.ranges.push(first..symbols.lines.len() as u32);

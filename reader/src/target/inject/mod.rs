@@ -165,6 +165,8 @@ pub(crate) fn attach(pid: u32, settings: &Settings) -> Result<Attachment, Inject
     if present.as_ref().is_some_and(|present| present.control.is_none()) {
         return Err(InjectError::Preloaded(pid));
     }
+    // Nobody has asked for this process in particular.
+    let careful = matches!(settings.destination, Destination::Session { .. });
     let directory = match &settings.destination {
         Destination::Flight => flight_directory()?,
         Destination::Session { directory, .. } => directory.clone(),
@@ -172,7 +174,7 @@ pub(crate) fn attach(pid: u32, settings: &Settings) -> Result<Attachment, Inject
     let region = if facts::is_apart(pid) { Some(HandedRegion::new(pid, &directory)?) } else { None };
     let strings = strings(settings, &directory, region.as_ref());
     let control = present.as_ref().and_then(|present| present.control);
-    let started = call_agent(pid, control, Command::Start, &strings, region.as_ref());
+    let started = call_agent(pid, control, Command::Start, &strings, region.as_ref(), careful);
     if let Some(region) = region {
         match started {
             Ok(()) => region.replace_others(),
@@ -250,7 +252,7 @@ pub(crate) fn detach(pid: u32) -> Result<(), InjectError> {
         None => Err(InjectError::NotAttached(pid)),
         Some(Present { control: None, .. }) => Err(InjectError::Preloaded(pid)),
         Some(Present { sampling: false, .. }) => Err(InjectError::NotAttached(pid)),
-        Some(Present { control, .. }) => call_agent(pid, control, Command::Stop, &[], None),
+        Some(Present { control, .. }) => call_agent(pid, control, Command::Stop, &[], None, false),
     }
 }
 

@@ -43,6 +43,8 @@ struct RemoteCall<'a> {
     agent: &'a [u8],
     gadgets: Gadgets,
     hook: Option<LoaderHook>,
+    /// Leave a process alone that has no thread pointer.
+    careful: bool,
     /// The agent's layout, if it has been injected.
     layout: Option<AgentLayout>,
     /// It was injected by this call.
@@ -56,16 +58,18 @@ enum Attempt {
     NotHere(InjectError),
 }
 
-/// Has a thread of the process start another one that executes `command` in the agent, and waits for it.
+/// Has a thread of the process start another one that executes `command` in the agent, and waits for it. `careful` refuses a process
+/// without a thread pointer.
 pub(super) fn call_agent(
     pid: i32,
     control: Option<u64>,
     command: Command,
     settings: &[u8],
     region: Option<&HandedRegion>,
+    careful: bool,
 ) -> Result<(), InjectError> {
     // If the process has ended, report that instead of any other error.
-    run(pid, control, command, settings, region).map_err(|error| match facts::has_ended(pid) {
+    run(pid, control, command, settings, region, careful).map_err(|error| match facts::has_ended(pid) {
         true => InjectError::NoProcess(pid),
         false => error,
     })
@@ -77,6 +81,7 @@ fn run(
     command: Command,
     settings: &[u8],
     region: Option<&HandedRegion>,
+    careful: bool,
 ) -> Result<(), InjectError> {
     let agent = agent_file::content().ok_or(agent_file::AgentFileError::NotEmbedded)?;
     let memory = Memory::of(pid).map_err(|error| InjectError::denied(pid, error))?;
@@ -90,7 +95,7 @@ fn run(
         None => Gadgets::find(&mappings_of(pid), &memory),
         Some(_) => Gadgets::default(),
     };
-    let mut errand = RemoteCall { pid, memory, agent, gadgets, hook, layout, is_fresh: false };
+    let mut errand = RemoteCall { pid, memory, agent, gadgets, hook, careful, layout, is_fresh: false };
     if let Some(layout) = errand.layout {
         errand.wait(layout, None)?;
         if let (Command::Stop, Some(hook)) = (command, errand.hook) {
@@ -153,6 +158,9 @@ impl RemoteCall<'_> {
             }
         };
         let visit = Diversion::new(paused.tid(), &self.memory, self.agent, self.gadgets, deadline);
+        if self.careful && !visit.has_thread_pointer() {
+            return Err(InjectError::NoThreadPointer(self.pid));
+        }
         let layout = match self.layout {
             Some(layout) if visit.is_in(layout) => return Ok(Attempt::NotHere(InjectError::Busy(tid))),
             Some(layout) => layout,
