@@ -9,7 +9,8 @@ use core::sync::atomic::{AtomicI64, Ordering};
 
 use unwind::elf_file::ElfFile;
 use unwind::elf_image::ElfImage;
-use unwind::{Module, Section, Table, debug_frame, table_file};
+use unwind::go_table::GoTable;
+use unwind::{Module, Section, Table, debug_frame, go_frame, table_file};
 
 use crate::kernel::{self, File};
 use handler::activity::Active;
@@ -175,10 +176,15 @@ impl SectionMemory {
             let address = section.address.wrapping_add(image.bias);
             Section { bytes: section.bytes, address }
         });
+        let more = match (file.debug_frame, file.go_table) {
+            (Some(debug_frame), _) => Some(debug_frame::rewrite(debug_frame.bytes, image.bias)),
+            (None, Some(go)) => GoTable::parse(go).and_then(|table| go_frame::write(&table, image.bias)),
+            (None, None) => None,
+        };
         let (merged, section);
-        match (file.debug_frame, eh_frame) {
-            (Some(debug_frame), _) => {
-                merged = debug_frame::merge(debug_frame.bytes, image.bias, eh_frame);
+        match (more, eh_frame) {
+            (Some(more), _) => {
+                merged = debug_frame::merge(more, eh_frame);
                 section = Section { bytes: &merged.0, address: merged.1 };
             }
             (None, Some(eh_frame)) => section = eh_frame,

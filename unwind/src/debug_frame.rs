@@ -16,12 +16,9 @@ const CIE_64: u64 = u64::MAX;
 /// Size of an FDE's start address, in bytes.
 const ADDRESS: usize = 8;
 
-/// Merges both sections into one; gives its bytes and its address. Where both describe a function, `.eh_frame` wins.
-///
-/// `debug_frame` holds virtual addresses; those of `eh_frame` are `bias` higher. Malformed entries, and FDEs whose CIE
-/// does not precede them, are dropped.
-pub fn merge(debug_frame: &[u8], bias: u64, eh_frame: Option<Section<'_>>) -> (Vec<u8>, u64) {
-    let mut bytes = rewrite(debug_frame, bias);
+/// Merges entries in the form of `.eh_frame`, with absolute addresses, and that section; gives the bytes and the address of both.
+/// Where both describe a function, `.eh_frame` wins.
+pub fn merge(mut bytes: Vec<u8>, eh_frame: Option<Section<'_>>) -> (Vec<u8>, u64) {
     // The rewritten entries go in front: of two entries for a function the last counts, and `.eh_frame` keeps its
     // addresses.
     let eh_frame = eh_frame.unwrap_or_default();
@@ -30,7 +27,9 @@ pub fn merge(debug_frame: &[u8], bias: u64, eh_frame: Option<Section<'_>>) -> (V
     (bytes, address)
 }
 
-fn rewrite(debug_frame: &[u8], bias: u64) -> Vec<u8> {
+/// The entries of a section that holds virtual addresses, with addresses that are `bias` higher. Malformed entries, and FDEs whose
+/// CIE does not precede them, are dropped.
+pub fn rewrite(debug_frame: &[u8], bias: u64) -> Vec<u8> {
     let mut rewritten = Vec::with_capacity(debug_frame.len());
     // (offset in the input, offset in the output) of each CIE, ascending.
     let mut cies: Vec<(usize, usize)> = Vec::new();
@@ -134,9 +133,9 @@ mod tests {
     fn both_formats_give_the_same_rows() {
         for is_64 in [false, true] {
             let expected = vec![(START, sp(16)), (START + 0x40, Rule::UNCOVERED)];
-            let (bytes, address) = merge(&made(is_64, START), 0, None);
+            let (bytes, address) = merge(rewrite(&made(is_64, START), 0), None);
             assert_eq!(rows(&bytes, address, 0), expected);
-            let (bytes, address) = merge(&made(is_64, START), 0x7000_0000, None);
+            let (bytes, address) = merge(rewrite(&made(is_64, START), 0x7000_0000), None);
             assert_eq!(rows(&bytes, address, 0x7000_0000), expected, "with a bias");
         }
     }
@@ -144,9 +143,9 @@ mod tests {
     #[test]
     fn eh_frame_wins_where_both_describe_a_function() {
         let eh_frame = one(&[]);
-        let (bytes, address) = merge(&made(false, START), 0, Some(eh_frame.section()));
+        let (bytes, address) = merge(rewrite(&made(false, START), 0), Some(eh_frame.section()));
         assert_eq!(rows(&bytes, address, 0), rows(&eh_frame.bytes, eh_frame.section().address, 0));
-        let (bytes, address) = merge(&made(false, START - 0x100), 0, Some(eh_frame.section()));
+        let (bytes, address) = merge(rewrite(&made(false, START - 0x100), 0), Some(eh_frame.section()));
         assert_eq!(rows(&bytes, address, 0)[..2], [(START - 0x100, sp(16)), (START - 0xc0, Rule::UNCOVERED)]);
     }
 
@@ -154,13 +153,13 @@ mod tests {
     fn damaged_entries_are_dropped() {
         let good = made(false, START);
         for length in 0..good.len() {
-            let (bytes, address) = merge(&good[..length], 0, None);
+            let (bytes, address) = merge(rewrite(&good[..length], 0), None);
             assert!(compile(Section { bytes: &bytes, address }, 0, &[]).is_err(), "{length} bytes");
         }
         // The FDE of a CIE that is none.
         let mut other = good.clone();
         let id = 4 + 4 + 12 + 4;
         other[id] = 1;
-        assert_eq!(merge(&other, 0, None).0.len(), 20);
+        assert_eq!(merge(rewrite(&other, 0), None).0.len(), 20);
     }
 }

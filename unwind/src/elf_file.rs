@@ -3,6 +3,7 @@
 
 use crate::arch::Machine;
 use crate::elf_image;
+use crate::go_table;
 use crate::section::Section;
 use crate::table::{u32_at, u64_at};
 
@@ -44,6 +45,8 @@ pub struct ElfFile<'a> {
     pub eh_frame: Option<Section<'a>>,
     /// `.debug_frame`. It holds virtual addresses, whatever the address of the section itself.
     pub debug_frame: Option<Section<'a>>,
+    /// `.gopclntab`, the table of a Go program.
+    pub go_table: Option<&'a [u8]>,
     /// `.eh_frame_hdr`.
     pub eh_frame_hdr: Option<Section<'a>>,
     /// The GNU build-id.
@@ -99,6 +102,7 @@ impl<'a> ElfFile<'a> {
             machine,
             eh_frame: None,
             debug_frame: None,
+            go_table: None,
             eh_frame_hdr: None,
             build_id: None,
             text_start: u64::MAX,
@@ -122,6 +126,7 @@ impl<'a> ElfFile<'a> {
         match header.name {
             b".eh_frame" => self.eh_frame = Some(section),
             b".debug_frame" => self.debug_frame = Some(section),
+            name if name.ends_with(go_table::SECTION.as_bytes()) => self.go_table = Some(bytes),
             b".eh_frame_hdr" => self.eh_frame_hdr = Some(section),
             _ if header.kind == SHT_NOTE => {
                 self.build_id = self.build_id.or_else(|| elf_image::build_id(bytes, header.alignment));

@@ -44,6 +44,9 @@ mod frame_distances;
 mod frame_row;
 #[cfg(test)]
 mod generated_tests;
+#[cfg(feature = "compile")]
+pub mod go_frame;
+pub mod go_table;
 mod guess;
 mod heuristic;
 #[cfg(all(test, feature = "compile"))]

@@ -14,7 +14,7 @@ use anyhow::{Context, Result, bail};
 use object::{Object, ReadCache};
 use offline::SourceFile;
 use selfwind_profile::profile_file::{Event, ModuleInfo};
-use unwind::compile;
+use unwind::{compile, go_table};
 
 use super::cache::{Cache, Limits};
 use crate::terminal::notices::Notices;
@@ -138,13 +138,14 @@ fn work_off(cache: &Cache, wanted: &Receiver<WantedTable>, notices: Notices) {
 }
 
 /// Builds the table of a program that is about to start, if its file has call frame information that will not be in memory:
-/// `.debug_frame`, the only kind that Go writes.
+/// `.debug_frame`, the only kind that Go writes, or the table of a stripped Go program.
 pub(crate) fn before_start(cache: &Cache, program: &Path, notices: Notices) {
     let made = || -> Result<bool> {
         let content = ReadCache::new(File::open(program)?);
         let elf = object::File::parse(&content)?;
         let build_id = elf.build_id()?.unwrap_or_default();
-        let has_more = elf.section_by_name(".debug_frame").is_some();
+        let has_more =
+            [".debug_frame", go_table::SECTION].iter().any(|name| elf.section_by_name(name).is_some());
         if !has_more || build_id.is_empty() || !cache.is_writable() || cache.holds(build_id) {
             return Ok(false);
         }

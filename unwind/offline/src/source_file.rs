@@ -11,7 +11,8 @@ use nix::fcntl::OFlag;
 use object::read::elf::{ElfFile64, ProgramHeader as _};
 use object::{LittleEndian, Object, ObjectSection, ReadCache, SectionFlags};
 use unwind::elf_file::ElfFile;
-use unwind::{Machine, Section, Source, debug_frame};
+use unwind::go_table::{self, GoTable};
+use unwind::{Machine, Section, Source, debug_frame, go_frame};
 
 const SHF_EXECINSTR: u64 = 4;
 const PT_LOAD: u32 = 1;
@@ -25,7 +26,7 @@ type Parsed<'c, R> = ElfFile64<'c, LittleEndian, &'c ReadCache<R>>;
 #[derive(Debug)]
 pub struct SourceFile {
     machine: Machine,
-    /// `.eh_frame`, with the contents of `.debug_frame` merged in.
+    /// `.eh_frame`, with the contents of `.debug_frame` or of a Go program's table merged in.
     eh_frame: Option<Copied>,
     eh_frame_hdr: Option<Copied>,
     text: (u64, u64),
@@ -114,7 +115,7 @@ impl SourceFile {
         if let Ok(Some(build_id)) = elf.build_id() {
             found.build_id = build_id.to_vec();
         }
-        let mut debug_frame = None;
+        let (mut debug_frame, mut go) = (None, None);
         for section in elf.sections() {
             if let SectionFlags::Elf { sh_flags, .. } = section.flags()
                 && sh_flags & SHF_EXECINSTR != 0
@@ -127,6 +128,7 @@ impl SourceFile {
                 Ok(".eh_frame") => &mut found.eh_frame,
                 Ok(".eh_frame_hdr") => &mut found.eh_frame_hdr,
                 Ok(".debug_frame") => &mut debug_frame,
+                Ok(name) if name.ends_with(go_table::SECTION) => &mut go,
                 _ => continue,
             };
             let name = section.name().unwrap_or_default();
@@ -136,9 +138,14 @@ impl SourceFile {
             // Separate debug files list the sections of their program as empty.
             *index = (!bytes.is_empty()).then(|| Copied { bytes, address: section.address() });
         }
-        if let Some(debug_frame) = debug_frame {
+        let more = match (debug_frame, go) {
+            (Some(debug_frame), _) => Some(debug_frame::rewrite(&debug_frame.bytes, 0)),
+            (None, Some(go)) => GoTable::parse(&go.bytes).and_then(|table| go_frame::write(&table, 0)),
+            (None, None) => None,
+        };
+        if let Some(more) = more {
             let eh_frame = found.eh_frame.as_ref().map(Copied::section);
-            let (bytes, address) = debug_frame::merge(&debug_frame.bytes, 0, eh_frame);
+            let (bytes, address) = debug_frame::merge(more, eh_frame);
             found.eh_frame = Some(Copied { bytes, address });
             // The linker's search table does not cover the merged entries.
             found.eh_frame_hdr = None;
@@ -157,6 +164,7 @@ impl SourceFile {
             machine: self.machine,
             eh_frame: self.eh_frame.as_ref().map(Copied::section),
             debug_frame: None,
+            go_table: None,
             eh_frame_hdr: self.eh_frame_hdr.as_ref().map(Copied::section),
             build_id: (!self.build_id.is_empty()).then_some(&self.build_id),
             text_start: self.text.0.min(self.text.1),

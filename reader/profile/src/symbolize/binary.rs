@@ -10,7 +10,7 @@ use super::cache_file::Provenance;
 use super::dwarf::{self, Lines};
 use super::dwarf_storage::Storage;
 use super::frame_entry::FrameEntries;
-use super::go_table::GoTable;
+use super::go_lines::GoLines;
 use super::image::{Image, Witness, build_id};
 use super::locator::Locator;
 use super::namer::Namer;
@@ -117,7 +117,7 @@ fn read_files(request: &Request, locator: &Locator<'_>) -> Symbols {
         Lines::new(&storage, elf, shared_elf.as_ref(), SplitFiles::new(&storage, locator, beside))
     });
 
-    let go = main_elf.as_ref().filter(|_| lines.is_none()).and_then(GoTable::of);
+    let go = main_elf.as_ref().filter(|_| lines.is_none()).and_then(GoLines::of);
 
     let mini = LazyCell::new(|| match (&main_elf, &debug_elf) {
         (Some(elf), None) => mini_debug_data(elf),

@@ -12,7 +12,7 @@ mod dwarf_storage;
 mod file_tree;
 mod frame_entry;
 mod generated_name;
-mod go_table;
+mod go_lines;
 mod image;
 mod jitdump;
 mod locator;

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 
 use super::demangle::demangle;
 use super::dwarf::{Call, Lines, is_linker_name};
-use super::go_table::GoTable;
+use super::go_lines::GoLines;
 use super::symbols::{Line, Origin, Symbols};
 use crate::names::{NameId, Names};
 
@@ -24,7 +24,7 @@ pub(super) struct Namer<'a, 'c> {
     function_start: &'c dyn Fn(u64) -> Option<u64>,
     lines: Option<&'c Lines<'a>>,
     /// In place of `lines`.
-    go: Option<&'c GoTable<'a>>,
+    go: Option<&'c GoLines<'a>>,
     known: Known,
 }
 
@@ -51,7 +51,7 @@ impl<'a, 'c> Namer<'a, 'c> {
         find: &'c dyn Fn(u64) -> Option<Found<'a>>,
         function_start: &'c dyn Fn(u64) -> Option<u64>,
         lines: Option<&'c Lines<'a>>,
-        go: Option<&'c GoTable<'a>>,
+        go: Option<&'c GoLines<'a>>,
     ) -> Self {
         Namer { module, find, function_start, lines, go, known: Known::default() }
     }

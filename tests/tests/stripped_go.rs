@@ -1,4 +1,4 @@
-//! Names in stripped Go programs, from the table of Go's runtime, compared with the DWARF of the same program.
+//! Names and stacks of stripped Go programs, from the table of Go's runtime, compared with the DWARF of the same program.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -13,6 +13,10 @@ use selfwind_tests::recording::{Recorder, record_unharmed};
 use selfwind_tests::scratch::Scratch;
 use selfwind_tests::skip::skip;
 use selfwind_tests::target::is_installed;
+use unwind::compile::compile;
+use unwind::elf_file::ElfFile;
+use unwind::go_table::GoTable;
+use unwind::{Rule, Section, Table, debug_frame, go_frame};
 
 /// Builds a program that uses much of the standard library.
 fn build(scratch: &Scratch, name: &str, flags: &[&str]) -> PathBuf {
@@ -93,6 +97,41 @@ fn a_stripped_program_has_the_names_lines_and_inlined_functions_of_its_dwarf() {
     }
 }
 
+/// Go's linker writes the same into `.debug_frame`.
+#[test]
+fn a_stripped_program_has_the_unwind_rules_of_its_debug_frame() {
+    if !is_installed("go") {
+        return skip("go is not installed (Debian: golang-go)");
+    }
+    let scratch = Scratch::new();
+    let whole = fs::read(build(&scratch, "whole", &["-ldflags=-compressdwarf=false"])).expect("it was built");
+    let whole = ElfFile::parse(&whole).expect("an ELF file");
+    let stripped = fs::read(build(&scratch, "stripped", &["-ldflags=-s -w"])).expect("it was built");
+    let stripped = ElfFile::parse(&stripped).expect("an ELF file");
+    let go = stripped.go_table.and_then(GoTable::parse).expect("its table");
+    let table = |entries| {
+        let (bytes, address) = debug_frame::merge(entries, None);
+        compile(Section { bytes: &bytes, address }, 0, &[]).expect("rules")
+    };
+    let expected = table(debug_frame::rewrite(whole.debug_frame.expect("its debug_frame").bytes, 0));
+    let expected = Table::from_bytes(&expected).expect("a table");
+    let found = table(go_frame::write(&go, 0).expect("its frames"));
+    let found = Table::from_bytes(&found).expect("a table");
+    let (mut covered, mut outermost, mut different) = (0, 0, Vec::new());
+    for address in stripped.text_start..stripped.text_end {
+        match (expected.lookup(address), found.lookup(address)) {
+            (Rule::UNCOVERED, _) => {}
+            // That a function has no caller is in the table alone.
+            (_, Rule::ROOT) => outermost += 1,
+            (expected, found) if expected == found => covered += 1,
+            both => different.push((address, both)),
+        }
+    }
+    assert!(covered > 500_000 && outermost < covered / 500, "{covered} {outermost}");
+    let shown = &different[..different.len().min(20)];
+    assert!(different.is_empty(), "{} of {covered}: {shown:#x?}", different.len());
+}
+
 /// Whatever it says, the others are named and nothing fails.
 #[test]
 fn a_damaged_table_does_no_harm() {
@@ -118,6 +157,9 @@ fn a_damaged_table_does_no_harm() {
             random.damage(&mut copy[start..start + within]);
         }
         fs::write(&damaged, &copy).expect("room");
+        if let Some(go) = GoTable::parse(&copy[start..start + size]) {
+            let _ = go_frame::write(&go, 0);
+        }
         let symbols = named(&damaged, &addresses);
         assert_eq!(symbols.ranges.len(), addresses.len());
         named_some += u32::from(symbols.origin == Origin::Symbols);
@@ -134,6 +176,6 @@ fn a_stripped_program_is_recorded_with_names() {
     let program = build(&scratch, "stripped", &["-ldflags=-s -w"]);
     let recording = record_unharmed(&Recorder::default(), &program, &[] as &[&str]);
     let folded = recording.folded();
-    let spinning = folded.nested("runtime.main", "main.spin");
+    let spinning = folded.nested("main.main", "main.spin");
     assert!(spinning > 100 && folded.named() > 0.95, "{folded:#?}");
 }
