@@ -1,10 +1,10 @@
 //! Searches for processes of a recorded command that run without the agent, and injects it.
 //!
 //! A program runs without the agent if it is statically linked, if it does not reach the agent's file or the session directory (in a
-//! sandbox, or with another root directory), or if it was started without the variables that name them. The agent of its
-//! parent does not record a process that was made by a bare `clone`. It belongs to the recording if its parent does, or if it has
-//! the recording's environment. What must never happen here: that the agent is
-//! injected into a process that is about to load it, or that belongs to another recording.
+//! sandbox, or with another root directory), or if it was started without the variables that name them. A process made by a bare
+//! `clone` has its parent's agent, which does not record it. A process belongs to the recording if its parent does, or if it has the
+//! recording's environment. What must never happen here: that the agent is injected into a process that is about to load it, or that
+//! belongs to another recording.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -210,8 +210,9 @@ impl Search {
     }
 
     fn is_of_recording(&self, pid: u32, stat: &Stat) -> bool {
+        let is_alive = |parent: &Watched| proc::start_time(stat.parent) == Some(parent.start_time);
         pid == self.recorded.command
-            || self.processes.contains_key(&stat.parent)
+            || self.processes.get(&stat.parent).is_some_and(is_alive)
             || Environment::of(pid)
                 .is_some_and(|environment| environment.session() == Some(self.recorded.session))
     }
@@ -264,7 +265,7 @@ impl Search {
         let more = self.reasons.len().saturating_sub(REASONS);
         self.reasons.truncate(REASONS);
         if more > 0 {
-            self.reasons.push(format!("{more} more processes are not recorded for such reasons"));
+            self.reasons.push(format!("further processes not recorded for such reasons: {more}"));
         }
         self.reasons
     }
