@@ -242,13 +242,17 @@ impl Search {
                 }
                 false
             }
-            Err(_) if proc::start_time(pid) != Some(start_time) => true,
             Err(error) => {
-                let program = fs::read_link(format!("/proc/{pid}/exe")).unwrap_or_default();
-                self.reasons.push(format!(
-                    "{} has not loaded the agent, and is not recorded: {error}",
-                    base_name(&program)
-                ));
+                match fs::read_link(format!("/proc/{pid}/exe")) {
+                    Ok(program) if proc::start_time(pid) == Some(start_time) => {
+                        let program = base_name(&program);
+                        self.reasons.push(format!(
+                            "{program} has not loaded the agent, and is not recorded: {error}"
+                        ));
+                    }
+                    // It ends, or this user may know nothing about it.
+                    _ => {}
+                }
                 true
             }
         }
