@@ -176,11 +176,9 @@ impl SectionMemory {
             let address = section.address.wrapping_add(image.bias);
             Section { bytes: section.bytes, address }
         });
-        let more = match (file.debug_frame, file.go_table) {
-            (Some(debug_frame), _) => Some(debug_frame::rewrite(debug_frame.bytes, image.bias)),
-            (None, Some(go)) => GoTable::parse(go).and_then(|table| go_frame::write(&table, image.bias)),
-            (None, None) => None,
-        };
+        let of_go = file.go_table.and_then(GoTable::parse);
+        let of_go = of_go.and_then(|table| go_frame::write(&table, image.bias));
+        let more = of_go.or_else(|| Some(debug_frame::rewrite(file.debug_frame?.bytes, image.bias)));
         let (merged, section);
         match (more, eh_frame) {
             (Some(more), _) => {

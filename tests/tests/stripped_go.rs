@@ -117,17 +117,19 @@ fn a_stripped_program_has_the_unwind_rules_of_its_debug_frame() {
     let expected = Table::from_bytes(&expected).expect("a table");
     let found = table(go_frame::write(&go, 0).expect("its frames"));
     let found = Table::from_bytes(&found).expect("a table");
-    let (mut covered, mut outermost, mut different) = (0, 0, Vec::new());
+    let (mut covered, mut others, mut different) = (0, 0, Vec::new());
     for address in stripped.text_start..stripped.text_end {
         match (expected.lookup(address), found.lookup(address)) {
             (Rule::UNCOVERED, _) => {}
-            // That a function has no caller is in the table alone.
-            (_, Rule::ROOT) => outermost += 1,
-            (expected, found) if expected == found => covered += 1,
+            // Which functions have no caller, or change stacks, is in the table alone.
+            (_, Rule::ROOT | Rule::UNCOVERED) => others += 1,
+            (expected, found) if (expected.kind(), expected.offset()) == (found.kind(), found.offset()) => {
+                covered += 1;
+            }
             both => different.push((address, both)),
         }
     }
-    assert!(covered > 500_000 && outermost < covered / 500, "{covered} {outermost}");
+    assert!(covered > 500_000 && others < covered / 200, "{covered} {others}");
     let shown = &different[..different.len().min(20)];
     assert!(different.is_empty(), "{} of {covered}: {shown:#x?}", different.len());
 }

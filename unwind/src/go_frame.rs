@@ -1,5 +1,8 @@
-//! Writes the stack pointers of a [`GoTable`] as `.eh_frame`, so that one reader handles both. Go's linker makes the same
-//! `.debug_frame` of them, which is absent from a stripped program. Allocates, so it must never run in a handler.
+//! Writes the stack pointers of a [`GoTable`] as `.eh_frame`, so that one reader handles both. Allocates, so it must never run in a
+//! handler.
+//!
+//! Go's linker makes `.debug_frame` of the same numbers. It is absent from a stripped program, and says neither where functions save
+//! the frame pointer nor which of them change stacks, where only the frame pointer leads to the caller.
 
 use alloc::vec::Vec;
 
@@ -21,8 +24,13 @@ const DEFINE_OFFSET: u8 = 0x0e;
 const NO_CALLER: [u8; 2] = [0x07, 16];
 /// Size of a return address.
 const ADDRESS: i32 = 8;
-/// A flag of functions: nothing called them.
+/// DW_CFA_offset of the frame pointer: at CFA - 16, where functions with a frame save it.
+const SAVED: [u8; 2] = [0x86, 2];
+/// DW_CFA_restore: the frame pointer is in its register.
+const RESTORED: u8 = 0xc6;
+/// Flags of functions: nothing called them; they load the stack pointer.
 const OUTERMOST: u8 = 1;
+const CHANGES_STACKS: u8 = 2;
 /// Maximum size, which fits a distance of 32 bits.
 const LARGEST: usize = 1 << 30;
 
@@ -61,18 +69,40 @@ fn write_rules(table: &GoTable<'_>, function: &GoFunction<'_>, bytes: &mut Vec<u
     let flags = *function.record.get(table.version.record_size() - 3)?;
     if flags & OUTERMOST != 0 {
         bytes.extend(NO_CALLER);
+    } else if flags & CHANGES_STACKS != 0 {
+        return None;
     }
-    let (mut row, mut begin) = (function.start, function.start);
+    let (mut row, mut begin, mut is_first) = (function.start, function.start, true);
     for (end, moved) in table.values(function, table.field(function, Field::StackProgram)?) {
         let offset = u32::try_from(moved.checked_add(ADDRESS)?).ok()?;
-        if begin > row {
-            bytes.push(ADVANCE);
-            bytes.extend(u32::try_from(begin - row).ok()?.to_le_bytes());
-            row = begin;
-        }
+        advance(&mut row, begin, bytes)?;
         bytes.push(DEFINE_OFFSET);
         write_varint(offset, bytes);
+        if moved == 0 {
+            bytes.push(RESTORED);
+        } else {
+            // Functions push the frame pointer first; until Go 1.20 they stored it after moving the stack pointer.
+            if core::mem::take(&mut is_first) && moved != ADDRESS {
+                let store = if moved - ADDRESS < 128 { 5 } else { 8 };
+                if begin + store >= end {
+                    begin = end;
+                    continue;
+                }
+                advance(&mut row, begin + store, bytes)?;
+            }
+            bytes.extend(SAVED);
+        }
         begin = end;
+    }
+    Some(())
+}
+
+/// Begins a row at `to`, unless it has begun.
+fn advance(row: &mut u64, to: u64, bytes: &mut Vec<u8>) -> Option<()> {
+    if to > *row {
+        bytes.push(ADVANCE);
+        bytes.extend(u32::try_from(to - *row).ok()?.to_le_bytes());
+        *row = to;
     }
     Some(())
 }

@@ -138,11 +138,9 @@ impl SourceFile {
             // Separate debug files list the sections of their program as empty.
             *index = (!bytes.is_empty()).then(|| Copied { bytes, address: section.address() });
         }
-        let more = match (debug_frame, go) {
-            (Some(debug_frame), _) => Some(debug_frame::rewrite(&debug_frame.bytes, 0)),
-            (None, Some(go)) => GoTable::parse(&go.bytes).and_then(|table| go_frame::write(&table, 0)),
-            (None, None) => None,
-        };
+        let of_go = go.as_ref().and_then(|go| GoTable::parse(&go.bytes));
+        let of_go = of_go.and_then(|table| go_frame::write(&table, 0));
+        let more = of_go.or_else(|| Some(debug_frame::rewrite(&debug_frame?.bytes, 0)));
         if let Some(more) = more {
             let eh_frame = found.eh_frame.as_ref().map(Copied::section);
             let (bytes, address) = debug_frame::merge(more, eh_frame);
