@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use object::{Object, ObjectSection};
+use object::{Object, ObjectSection, ObjectSymbol};
 use selfwind_profile::symbolize::{Origin, Request, SymbolSources, Symbols, symbolize};
 use selfwind_tests::binary::workspace;
 use selfwind_tests::outcome::run;
@@ -16,7 +16,7 @@ use selfwind_tests::target::is_installed;
 use unwind::compile::compile;
 use unwind::elf_file::ElfFile;
 use unwind::go_table::GoTable;
-use unwind::{Rule, Section, Table, debug_frame, go_frame};
+use unwind::{Rule, SavedFp, Section, Table, debug_frame, go_frame};
 
 /// Builds a program that uses much of the standard library.
 fn build(scratch: &Scratch, name: &str, flags: &[&str]) -> PathBuf {
@@ -104,8 +104,13 @@ fn a_stripped_program_has_the_unwind_rules_of_its_debug_frame() {
         return skip("go is not installed (Debian: golang-go)");
     }
     let scratch = Scratch::new();
-    let whole = fs::read(build(&scratch, "whole", &["-ldflags=-compressdwarf=false"])).expect("it was built");
-    let whole = ElfFile::parse(&whole).expect("an ELF file");
+    let bytes = fs::read(build(&scratch, "whole", &["-ldflags=-compressdwarf=false"])).expect("it was built");
+    let whole = ElfFile::parse(&bytes).expect("an ELF file");
+    let symbols = object::File::parse(&*bytes).expect("an ELF file");
+    let function = |name| {
+        let symbol = symbols.symbols().find(|symbol| symbol.name() == Ok(name)).expect(name);
+        symbol.address() + symbol.size() / 2
+    };
     let stripped = fs::read(build(&scratch, "stripped", &["-ldflags=-s -w"])).expect("it was built");
     let stripped = ElfFile::parse(&stripped).expect("an ELF file");
     let go = stripped.go_table.and_then(GoTable::parse).expect("its table");
@@ -130,6 +135,10 @@ fn a_stripped_program_has_the_unwind_rules_of_its_debug_frame() {
         }
     }
     assert!(covered > 500_000 && others < covered / 200, "{covered} {others}");
+    // A function with a frame saves the frame pointer beside the return address; one that changes stacks has no rule.
+    assert_eq!(found.lookup(function("main.count")).fp(), SavedFp::AtCfa(-16));
+    assert_eq!(found.lookup(function("runtime.systemstack.abi0")), Rule::UNCOVERED);
+    assert_eq!(found.lookup(function("runtime.goexit.abi0")), Rule::ROOT);
     let shown = &different[..different.len().min(20)];
     assert!(different.is_empty(), "{} of {covered}: {shown:#x?}", different.len());
 }

@@ -8,7 +8,7 @@ use alloc::vec::Vec;
 
 use crate::go_table::{Field, GoFunction, GoTable, Version};
 
-/// A CIE whose rules hold at the start of a function: CFA at rsp + 8, return address at CFA - 8.
+/// A CIE for x86-64 (the only machine whose tables are read), whose rules hold at the start of a function: CFA at rsp + 8, return address at CFA - 8.
 const CIE: [u8; 20] = [
     16, 0, 0, 0, // length
     0, 0, 0, 0, // id

@@ -1,9 +1,9 @@
 //! The table (`.gopclntab`) in which the runtime of a Go program finds its functions, and how far each has moved the stack pointer.
 //!
 //! It is in every Go program, also in a stripped one. Its format is that of Go 1.16, 1.18 or 1.20 and later (src/runtime/symtab.go);
-//! older ones are left out. What must never happen here: an offset is trusted.
+//! older ones are left out, as are those of other machines than x86-64. What must never happen here: an offset is trusted.
 
-use crate::table::{u32_at, u64_at};
+pub use crate::table::{u32_at, u64_at};
 
 /// The name of its section; in position-independent programs of earlier versions of Go, the end of the name.
 pub const SECTION: &str = ".gopclntab";

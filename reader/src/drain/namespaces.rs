@@ -10,8 +10,8 @@ use shm_format::Identity;
 
 use crate::proc::{self, Status};
 
-/// All processes are searched for this part of the time at most.
-const PART: u32 = 20;
+/// After a search of all processes, the next one waits this many times as long as that took.
+const PAUSE: u32 = 20;
 
 /// The process that a region is of.
 #[derive(Clone, Copy)]
@@ -54,7 +54,7 @@ impl Finder {
 
     /// Searches all processes, unless that has just been done.
     fn search(&mut self, identity: &Identity) -> Option<u32> {
-        if self.searched.is_some_and(|(when, took)| when.elapsed() < took * PART) {
+        if self.searched.is_some_and(|(when, took)| when.elapsed() < took * PAUSE) {
             return None;
         }
         let began = Instant::now();

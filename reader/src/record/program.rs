@@ -73,7 +73,7 @@ pub(super) enum Kind {
 impl Program {
     /// Fails if a program without a loader cannot be recorded with `sources`.
     pub(crate) fn check(&self, sources: &Sources) -> Result<(), ProgramError> {
-        if self.kind != Kind::Static || sources.can_be_injected() {
+        if self.kind != Kind::Static || sources.can_be_injected() && !sources.need_start() {
             return Ok(());
         }
         Err(ProgramError::Unpreloadable {
@@ -314,11 +314,12 @@ mod tests {
             let program = dir.find(name).unwrap();
             assert_eq!(program, Program { path, kind: Kind::Static });
             assert!(program.check(&"cpu".parse().unwrap()).is_ok());
-            let refused = program.check(&"offcpu".parse().unwrap()).unwrap_err().to_string();
-            assert!(
-                refused.contains("statically linked") && refused.ends_with("leave out -e offcpu"),
-                "{refused}"
-            );
+            for sources in ["offcpu", "cpu,alloc:all", "tp:a:b"] {
+                let sources: Sources = sources.parse().unwrap();
+                let refused = program.check(&sources).unwrap_err().to_string();
+                let advice = format!("leave out -e {}", sources.name());
+                assert!(refused.contains("statically linked") && refused.ends_with(&advice), "{refused}");
+            }
         }
     }
 

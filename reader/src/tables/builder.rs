@@ -138,7 +138,7 @@ fn work_off(cache: &Cache, wanted: &Receiver<WantedTable>, notices: Notices) {
 }
 
 /// Builds the table of a program that is about to start, if its file has call frame information that will not be in memory:
-/// `.debug_frame`, the only kind that Go writes, or the table of a stripped Go program.
+/// `.debug_frame`, or the table of a Go program.
 pub(crate) fn before_start(cache: &Cache, program: &Path, notices: Notices) {
     let made = || -> Result<bool> {
         let content = ReadCache::new(File::open(program)?);

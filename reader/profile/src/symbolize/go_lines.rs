@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use object::read::elf::ElfFile64;
 use object::{Endianness, Object, ObjectSection, RelocationTarget, SectionKind};
-use unwind::go_table::{self, Field, GoFunction, GoTable, Version};
+use unwind::go_table::{self, Field, GoFunction, GoTable, Version, u32_at, u64_at};
 
 use super::dwarf::Call;
 
@@ -157,14 +157,6 @@ fn data_from<'a>(file: &ElfFile64<'a, Endianness>, address: u64) -> Option<&'a [
     let holds = |start: u64, size: u64| (start..start.saturating_add(size)).contains(&address);
     let section = file.sections().find(|section| holds(section.address(), section.size()))?;
     section.data().ok()?.get(usize::try_from(address - section.address()).ok()?..)
-}
-
-fn u32_at(bytes: &[u8], offset: usize) -> Option<u32> {
-    bytes.get(offset..)?.first_chunk().map(|bytes| u32::from_le_bytes(*bytes))
-}
-
-fn u64_at(bytes: &[u8], offset: usize) -> Option<u64> {
-    bytes.get(offset..)?.first_chunk().map(|bytes| u64::from_le_bytes(*bytes))
 }
 
 /// The text at an offset, which ends before a zero byte.
