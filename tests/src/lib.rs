@@ -18,6 +18,7 @@ pub mod handler_trace;
 pub mod memory_group;
 pub mod mutation;
 pub mod outcome;
+pub mod python_stack;
 pub mod pythons;
 pub mod random;
 pub mod recording;

@@ -12,15 +12,11 @@ use std::time::Duration;
 use selfwind_tests::binary::selfwind;
 use selfwind_tests::folded::Folded;
 use selfwind_tests::outcome::{Outcome, run};
+use selfwind_tests::python_stack::{GAP, MARK, function, functions};
 use selfwind_tests::pythons::pythons;
 use selfwind_tests::recording::{Recorder, Recording, assert_named_in_every_format, folded, read};
 use selfwind_tests::scratch::Scratch;
 use selfwind_tests::target::Target;
-
-/// Tag of a Python frame in folded stacks.
-const MARK: &str = "_[py]";
-/// Prefix of a placeholder for unreadable frames.
-const GAP: &str = "[python:";
 
 fn script(name: &str) -> String {
     format!("{}/targets/{name}.py", env!("CARGO_MANIFEST_DIR"))
@@ -29,19 +25,6 @@ fn script(name: &str) -> String {
 /// An interpreter whose evaluation loop has a name. A build of 3.14 may have a C function per instruction, without symbols.
 fn symbolized() -> (u32, PathBuf) {
     pythons().into_iter().rfind(|(minor, _)| *minor < 14).expect("there is one")
-}
-
-/// The name of a Python function in an element of a folded stack, without its place.
-fn function(element: &str) -> Option<&str> {
-    let shown = element.strip_suffix(MARK)?;
-    Some(shown.rsplit_once(" (").map_or(shown, |(name, _)| name))
-}
-
-/// The Python functions of a stack, outermost first, with placeholders where some are missing.
-fn functions(stack: &[String]) -> Vec<&str> {
-    let shown =
-        |element| function(element).or(Some(element).filter(|element: &&str| element.starts_with(GAP)));
-    stack.iter().filter_map(|element| shown(element)).collect()
 }
 
 fn weight_with(folded: &Folded, name: &str) -> u64 {

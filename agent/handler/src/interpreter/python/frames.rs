@@ -5,7 +5,8 @@ use unwind::Interpreted;
 
 use super::certain::Trust;
 use super::data_stack::Read;
-use super::thread::Calls;
+use super::descriptor::Python;
+use super::thread::{Calls, Thread};
 use super::unreadable::Unreadable;
 use super::walker::Walker;
 use crate::interpreter::gap::Gap;
@@ -69,11 +70,13 @@ impl Walker<'_, '_> {
 
     /// 3.11 and 3.12: a `_PyCFrame` for each call, in a chain of their own that points to the runs. An unreadable run does not
     /// affect the outer ones. The innermost call may have just begun: until its first frame is linked, its `_PyCFrame` holds
-    /// whatever an earlier call left there on the stack, and nothing of that is used.
+    /// whatever an earlier call left there on the stack.
     fn c_frames(&mut self, state: u64) -> Result<(), Gap> {
         let layout = &self.thread().python.layout;
-        let mut c_frame = self.field(state, layout.thread_frame)?;
-        for number in 0..FRAMES {
+        let first = self.field(state, layout.thread_frame)?;
+        let mut c_frame = self.behind_beginning(state, first, layout.c_frame_previous)?;
+        let skipped = usize::from(c_frame != first);
+        for number in skipped..FRAMES {
             // A thread that starts another one owns the new state in 3.11, until that has been initialised.
             if c_frame == 0 || is_in(state, c_frame) {
                 return Ok(());
@@ -197,7 +200,8 @@ impl Walker<'_, '_> {
     /// Notes the calls of the evaluation loop and returns their number, in 3.10, where each call has a `CFrame`.
     fn note_c_frames(&mut self, state: u64) -> Result<usize, Gap> {
         let layout = &self.thread().python.layout;
-        let mut c_frame = self.field(state, layout.thread_c_frame)?;
+        let first = self.field(state, layout.thread_c_frame)?;
+        let mut c_frame = self.behind_beginning(state, first, layout.c_frame_previous)?;
         let mut count = 0;
         while !is_in(state, c_frame) {
             self.found.note(count, c_frame).ok_or(Gap::TooDeep)?;
@@ -205,6 +209,30 @@ impl Walker<'_, '_> {
             c_frame = self.field(c_frame, layout.c_frame_previous)?;
         }
         Ok(count)
+    }
+
+    /// The innermost C frame that is filled in: `first`, or the next one if the call of `first` has just begun.
+    ///
+    /// Compilers may name a C frame in the thread state before they store what is in it. All calls keep theirs at the same
+    /// distance from their stack pointer, so that of the next call is known without following the chain.
+    fn behind_beginning(&mut self, state: u64, first: u64, previous: u16) -> Result<u64, Unreadable> {
+        /// The bytes of code in which a call begins.
+        const BEGINNING: u64 = 256;
+        let Thread { python: Python { evaluation, .. }, native, is_walked, .. } = self.thread();
+        let frames = native.frames();
+        let begins =
+            frames.first().is_some_and(|leaf| leaf.address().wrapping_sub(evaluation.start) < BEGINNING);
+        let mut pointers = native.stack_pointers();
+        let (Some(own), Some(end)) = (pointers.next(), pointers.next()) else { return Ok(first) };
+        if !begins || !is_walked || !self.is_alone || own == 0 || !(own..end).contains(&first) {
+            return Ok(first);
+        }
+        let calls = frames.iter().zip(native.stack_pointers()).skip(1);
+        let mut others = calls.filter(|(frame, _)| evaluation.holds(frame.address()));
+        let next = others.next().map_or(state, |(_, pointer)| pointer.wrapping_add(first - own));
+        let named = self.field(first, previous)?;
+        let is_same = named == next || is_in(state, named) && is_in(state, next);
+        Ok(if is_same { first } else { next })
     }
 
     /// Whether a frame is the interpreter's own, which belongs to a call. On the native stack there are no others.

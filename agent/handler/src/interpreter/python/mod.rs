@@ -66,14 +66,15 @@ pub(super) fn find(thread: &Thread<'_>, memory: &mut Memory<'_>, found: &mut Fou
     }
     let states = cached.states(python, thread.pointer, memory);
     let innermost = thread.native.stack_pointers().next().unwrap_or(0);
-    let alone = states.iter().filter(|state| **state != 0).count() == 1;
-    let mut to_sort = !alone;
+    let is_alone = states.iter().filter(|state| **state != 0).count() == 1;
+    let mut to_sort = !is_alone;
     codes.begin(thread.recording.region.nonce());
     let mut complete = true;
     for state in states.into_iter().filter(|state| *state != 0) {
         let (certain, trust) = (Certain::NOTHING, Trust::Nothing);
-        let mut walker = Walker { thread, calls, memory, found, text, codes, data_stack, certain, trust };
-        walker.begin(state, alone);
+        let mut walker =
+            Walker { thread, calls, memory, found, text, codes, data_stack, certain, trust, is_alone };
+        walker.begin(state);
         if let Err(gap) = walker.walk(state) {
             complete = false;
             let inside = found.last().unwrap_or(innermost);

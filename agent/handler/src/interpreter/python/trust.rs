@@ -48,14 +48,14 @@ use crate::arch::load;
 use crate::stack::Bounds;
 
 impl Walker<'_, '_> {
-    /// Determines what may be read of this state, which is the thread's; `alone` if the thread has no other.
-    pub(super) fn begin(&mut self, state: u64, alone: bool) {
+    /// Determines what may be read of this state, which is the thread's.
+    pub(super) fn begin(&mut self, state: u64) {
         self.data_stack.clear();
-        self.certain = self.certain_of(state, alone).unwrap_or(Certain::NOTHING);
+        self.certain = self.certain_of(state).unwrap_or(Certain::NOTHING);
         self.trust = self.certain.trust;
     }
 
-    fn certain_of(&mut self, state: u64, alone: bool) -> Option<Certain> {
+    fn certain_of(&mut self, state: u64) -> Option<Certain> {
         let thread = self.thread;
         let layout = &thread.python.layout;
         if self.memory.field(thread.python.runtime, layout.finalizing)? != 0 {
@@ -63,7 +63,7 @@ impl Walker<'_, '_> {
         }
         let frame = self.memory.field(state, layout.thread_frame)?;
         let innermost = match layout.linkage {
-            Linkage::Objects => (alone && thread.is_only).then_some(frame)?,
+            Linkage::Objects => (self.is_alone && thread.is_only).then_some(frame)?,
             Linkage::Entries if layout.thread_chunk == 0 || thread.stack == Bounds::NONE => return None,
             Linkage::Entries => {
                 (self.is_current(state) || self.is_detached(state, frame)?).then_some(frame)?

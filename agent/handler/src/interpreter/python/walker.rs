@@ -22,6 +22,8 @@ pub(super) struct Walker<'a, 'm> {
     pub(super) data_stack: &'a mut DataStack,
     pub(super) certain: Certain,
     pub(super) trust: Trust,
+    /// The thread has no other state.
+    pub(super) is_alone: bool,
 }
 
 impl<'a> Walker<'a, '_> {
