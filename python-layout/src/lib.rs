@@ -238,7 +238,7 @@ impl Layout {
     #[inline]
     pub fn instruction(&self, pointer: u64, code: u64) -> Option<u32> {
         let start = code.wrapping_add(self.code_bytes.into());
-        instruction_index(pointer.wrapping_sub(start) as i64 / 2)
+        instruction_index(pointer.wrapping_sub(start) as i64 >> 1)
     }
 
     /// Where the text of a string with this state begins in its object, and its width, 1, 2 or 4 bytes a character; `None` if it

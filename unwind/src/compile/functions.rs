@@ -84,7 +84,7 @@ impl<'a, A: Abi> Functions<'a, A> {
         let numbered = self.functions.iter().enumerate();
         let mut order: Vec<u64> =
             numbered.map(|(number, function)| (function.start - self.start) << 32 | number as u64).collect();
-        order.sort();
+        order.sort_unstable();
         let mut order =
             order.into_iter().filter_map(|key| self.functions.get(key as u32 as usize)).peekable();
         core::iter::from_fn(move || {

@@ -202,6 +202,20 @@ pub(crate) unsafe fn load(address: u64) -> u64 {
     value
 }
 
+/// Loads the eight bytes at `offset` of the structure at `base`, as [`load`] does.
+///
+/// # Safety
+/// The bytes must be mapped readable.
+#[inline]
+pub(crate) unsafe fn load_field(base: u64, offset: u16) -> u64 {
+    let value;
+    // SAFETY: as in `load`.
+    unsafe {
+        asm!("ldr {}, [{}, {}]", out(reg) value, in(reg) base, in(reg) u64::from(offset), options(nostack, readonly, preserves_flags))
+    };
+    value
+}
+
 /// Makes a system call and returns the kernel's result.
 ///
 /// # Safety

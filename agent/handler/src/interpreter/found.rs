@@ -61,6 +61,11 @@ impl Found {
         self.depth
     }
 
+    /// The number of frames that there is room for.
+    pub(crate) fn room(&self) -> usize {
+        MAX_DEPTH - self.depth
+    }
+
     /// The address with which the last run was closed.
     pub(crate) fn last(&self) -> Option<u64> {
         self.runs().last().map(|run| run.inside)
@@ -74,6 +79,25 @@ impl Found {
         *place = frame;
         self.depth += 1;
         Some(())
+    }
+
+    /// Adds frames, as they are recorded, to the open run. False if there is no room for all.
+    #[inline]
+    pub(crate) fn extend(&mut self, frames: impl Iterator<Item = u64>) -> bool {
+        let (mut depth, mut differs, mut fits) = (self.depth, false, true);
+        for frame in frames {
+            match self.frames.get_mut(depth) {
+                Some(place) => {
+                    differs |= *place != frame;
+                    *place = frame;
+                    depth += 1;
+                }
+                None => fits = false,
+            }
+        }
+        self.depth = depth;
+        self.differs |= differs;
+        fits
     }
 
     /// Adds a mark: frames are missing here.

@@ -92,6 +92,7 @@ fn put_in_order<'f>(mixed: &mut Mixed<'_>, found: &'f Found, native: &StackCache
 }
 
 /// Puts runs in any order, and what region unwinders emitted, among the native frames. Returns the runs that were not put.
+#[cold]
 fn put_each<'f>(
     mixed: &mut Mixed<'_>,
     found: &'f Found,

@@ -7,7 +7,7 @@ use python_layout::Layout;
 use super::descriptor::Python;
 use super::string::Identity;
 use super::unreadable::Unreadable;
-use crate::arch::load;
+use crate::arch::load_field;
 use crate::interpreter::memory::Memory;
 
 /// The identity of a code object. Memory is reused for objects with the same addresses, lines and sizes, which differ in the text
@@ -101,7 +101,7 @@ impl Codes {
         let layout = &python.layout;
         // SAFETY: the frame refers to a live object. If that is a code object that is not being freed, its name and file are
         // alive too.
-        let field = |base: u64, offset: u16| unsafe { load(base.wrapping_add(offset.into())) };
+        let field = |base: u64, offset: u16| unsafe { load_field(base, offset) };
         let own = |offset: u16| field(code.address, offset);
         own(layout.object_type - 8) != 0
             && own(layout.object_type) == python.code_type

@@ -23,10 +23,11 @@
 //! may be an old address. Then no frame is being built: the call's own was built before it began.)
 
 use python_layout::{Linkage, OWN, REFERENCE_FLAGS};
+use unwind::{Frame, Interpreted};
 
 use super::codes::{Code, Codes, Place};
 use super::descriptor::Python;
-use crate::arch::load;
+use crate::arch::{load, load_field};
 use crate::interpreter::memory::{Lasting, Memory};
 use crate::stack::Bounds;
 
@@ -43,21 +44,46 @@ const DATA: u64 = 24;
 #[derive(Clone, Copy)]
 struct Entry {
     address: u64,
-    /// What is recorded of it, if its code was met before and is still the same.
-    read: Option<Read>,
+    /// What is recorded of it, if its code was met before and is still the same; 0 otherwise.
+    frame: u64,
+    /// The frame that follows in the chain.
+    previous: u64,
+    /// The byte that identifies its owner.
+    owner: u8,
     /// Where its code is kept, or was in an earlier walk: most frames are the same again.
     place: Place,
 }
 
-/// What is recorded of a complete frame.
-#[derive(Clone, Copy)]
-pub(super) struct Read {
-    /// The frame that follows in the chain.
-    pub(super) previous: u64,
-    pub(super) function: u32,
-    pub(super) instruction: u32,
-    /// The byte that identifies its owner.
-    pub(super) owner: u8,
+/// Frames that have been read and follow each other in the chain: what is recorded of them, innermost first.
+pub(super) struct Chain<'a> {
+    entries: &'a [Entry],
+    /// The frame that follows.
+    pub(super) next: u64,
+    ends_itself: bool,
+    /// The last frame was the outermost one of its run.
+    pub(super) has_ended: bool,
+}
+
+impl Chain<'_> {
+    /// The number of frames farther out.
+    pub(super) fn left(&self) -> usize {
+        self.entries.len()
+    }
+}
+
+impl Iterator for Chain<'_> {
+    type Item = u64;
+
+    #[inline]
+    fn next(&mut self) -> Option<u64> {
+        let (entry, outer) = self.entries.split_last()?;
+        if entry.address != self.next || entry.frame == 0 || self.has_ended {
+            return None;
+        }
+        (self.entries, self.next) = (outer, entry.previous);
+        self.has_ended = self.ends_itself && entry.owner != 0;
+        Some(entry.frame)
+    }
 }
 
 /// The frames of one chunk; all zeros for none.
@@ -130,10 +156,20 @@ impl DataStack {
         self.entry(frame).is_some()
     }
 
-    /// What is recorded of a frame, if it is complete and its code was met before. To be called from inner to outer frames.
+    /// The frames from `frame` on that are complete and whose code was met before; the chain ends with a frame that has an owner
+    /// if it `ends_itself`. To be called from inner to outer frames.
     #[inline]
-    pub(super) fn read_of(&mut self, frame: u64) -> Option<Read> {
-        self.range.hold(frame).then(|| self.entry(frame))??.read
+    pub(super) fn chain(&mut self, frame: u64, ends_itself: bool) -> Chain<'_> {
+        if self.range.hold(frame) {
+            self.entry(frame);
+        }
+        let entries = self.entries.get(..self.count).unwrap_or(&[]);
+        Chain { entries, next: frame, ends_itself, has_ended: false }
+    }
+
+    /// Drops all frames but the outermost `count`.
+    pub(super) fn keep(&mut self, count: usize) {
+        self.count = self.count.min(count);
     }
 
     /// The entry of a frame. Drops those that are farther in.
@@ -223,10 +259,10 @@ impl Entry {
     #[inline]
     unsafe fn words(&mut self, python: &Python, codes: &Codes, memory: &mut Memory<'_>) -> Option<u32> {
         let layout = &python.layout;
-        self.read = None;
+        self.frame = 0;
         let frame = self.address;
         // SAFETY: fields of the frame, which lies in the chunk.
-        let of_frame = |offset: u16| unsafe { load(frame.wrapping_add(offset.into())) };
+        let of_frame = |offset: u16| unsafe { load_field(frame, offset) };
         let code = of_frame(layout.frame_code) & !REFERENCE_FLAGS;
         if codes.at(self.place, code).is_none() {
             let Some(place) = codes.place(code) else {
@@ -237,7 +273,7 @@ impl Entry {
         }
         memory.saw(code);
         // SAFETY: fields of the frame's code, which the frame keeps alive. The small ones lie in the middle of the object.
-        let field = |offset: u16| unsafe { load(code.wrapping_add(offset.into())) };
+        let field = |offset: u16| unsafe { load_field(code, offset) };
         let words = Code::frame_words(python, |offset| Some(field(offset) as u32))?;
         match codes.at(self.place, code) {
             Some((known, function))
@@ -245,13 +281,14 @@ impl Entry {
                     // SAFETY: the code object of a complete frame.
                     && unsafe { codes.is_unchanged(known, python) } =>
             {
-                let function = *function;
-                let previous = of_frame(layout.frame_previous);
                 let owner = (of_frame(layout.frame_owner & !7) >> (layout.frame_owner % 8 * 8)) as u8;
-                self.read = layout
-                    .instruction(of_frame(layout.frame_instruction), code)
-                    .map(|instruction| Read { previous, function, instruction, owner })
-                    .filter(|read| read.owner < OWN);
+                if let Some(offset) = layout.instruction(of_frame(layout.frame_instruction), code)
+                    && owner < OWN
+                {
+                    self.previous = of_frame(layout.frame_previous);
+                    self.frame = Frame::interpreted(Interpreted { function: *function, offset }).bits();
+                    self.owner = owner;
+                }
                 Some(words)
             }
             _ => (field(layout.object_type) == python.code_type).then_some(words),

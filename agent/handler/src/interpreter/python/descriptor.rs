@@ -2,7 +2,7 @@
 
 use python_layout::Layout;
 
-use crate::arch::{self, load};
+use crate::arch::{self, load, load_field};
 use crate::stack::Bounds;
 
 /// The largest distance of a block from the thread pointer that is taken for a static one.
@@ -15,7 +15,7 @@ const MOST_WORDS: u64 = 16;
 pub struct Python {
     /// The field offsets of its structures.
     pub layout: Layout,
-    /// Address of `_PyRuntime`.
+    /// Address of `_PyRuntime`. The fields that the layout describes lie in `data`.
     pub runtime: u64,
     /// Address of `PyCode_Type`.
     pub code_type: u64,
@@ -27,6 +27,25 @@ pub struct Python {
     pub data: Bounds,
     /// Its thread-local variables, one of which is the current thread state since 3.12.
     pub thread_locals: ThreadLocals,
+}
+
+impl Python {
+    /// The first interpreter of the list, and the main one.
+    #[inline]
+    pub(crate) fn interpreters(&self) -> (u64, u64) {
+        (self.of_runtime(self.layout.interpreters), self.of_runtime(self.layout.interpreters + 8))
+    }
+
+    /// It has begun to free what may be in use.
+    #[inline]
+    pub(crate) fn is_finalizing(&self) -> bool {
+        self.of_runtime(self.layout.finalizing) != 0
+    }
+
+    fn of_runtime(&self, offset: u16) -> u64 {
+        // SAFETY: the field lies in the data of the object, which stays mapped while a thread runs its code.
+        unsafe { load_field(self.runtime, offset) }
+    }
 }
 
 /// An object's block of the static thread-local storage: in each thread at the same distance from the thread pointer

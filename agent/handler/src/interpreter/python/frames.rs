@@ -1,14 +1,15 @@
 //! The frames of one thread state, innermost first, in runs: a run is what one call of the evaluation loop evaluates.
 
-use python_layout::{Linkage, OWN, REFERENCE_FLAGS, instruction_index};
-use unwind::Interpreted;
+use python_layout::{Layout, Linkage, OWN, REFERENCE_FLAGS, instruction_index};
+use unwind::{Frame, Interpreted};
 
 use super::certain::Trust;
-use super::data_stack::Read;
+use super::data_stack::Chain;
 use super::descriptor::Python;
 use super::thread::{Calls, Thread};
 use super::unreadable::Unreadable;
 use super::walker::Walker;
+use crate::arch::load_field;
 use crate::interpreter::gap::Gap;
 use crate::stack::Bounds;
 
@@ -21,6 +22,24 @@ fn is_in(state: u64, c_frame: u64) -> bool {
     /// Upper bound of the size of a thread state in any version.
     const BYTES: u64 = 1024;
     c_frame.wrapping_sub(state) < BYTES
+}
+
+/// The index of a frame object's current instruction, out of the word that holds it.
+#[inline]
+fn object_instruction(layout: &Layout, word: u64) -> Option<u32> {
+    let last = word >> (layout.frame_instruction % 8 * 8);
+    // In 3.9 it is an offset.
+    instruction_index(i64::from(last as i32) >> u32::from(layout.linkage == Linkage::Objects))
+}
+
+/// Frames that were added.
+struct Pushed {
+    /// The frame that follows; the first one if none was added.
+    next: u64,
+    /// They are the last ones of their run.
+    has_ended: bool,
+    /// There was no room for all of them.
+    is_full: bool,
 }
 
 impl Walker<'_, '_> {
@@ -48,9 +67,10 @@ impl Walker<'_, '_> {
             if frame == 0 {
                 return if full { Err(Gap::TooDeep) } else { Ok(()) };
             }
-            if let Some(read) = self.read_of(frame) {
-                full |= self.push_read(read);
-                frame = read.previous;
+            let chain = self.push_read(frame, false);
+            full |= chain.is_full;
+            if chain.next != frame {
+                frame = chain.next;
                 continue;
             }
             let is_complete = self.is_complete(frame);
@@ -74,14 +94,17 @@ impl Walker<'_, '_> {
     fn c_frames(&mut self, state: u64) -> Result<(), Gap> {
         let layout = &self.thread().python.layout;
         let first = self.field(state, layout.thread_frame)?;
+        // A thread that starts another one owns the new state in 3.11, until that has been initialised.
+        if first == 0 {
+            return Ok(());
+        }
         let mut c_frame = self.behind_beginning(state, first, layout.c_frame_previous)?;
         let skipped = usize::from(c_frame != first);
+        let mut innermost = self.field(c_frame, layout.c_frame_current)?;
         for number in skipped..FRAMES {
-            // A thread that starts another one owns the new state in 3.11, until that has been initialised.
-            if c_frame == 0 || is_in(state, c_frame) {
+            if is_in(state, c_frame) {
                 return Ok(());
             }
-            let innermost = self.field(c_frame, layout.c_frame_current)?;
             let outer = self.field(c_frame, layout.c_frame_previous)?;
             let behind = self.field(outer, layout.c_frame_current)?;
             self.trust = self.certain.trust;
@@ -99,7 +122,7 @@ impl Walker<'_, '_> {
                 }
             }
             self.found.close(c_frame);
-            c_frame = outer;
+            (c_frame, innermost) = (outer, behind);
         }
         Err(Gap::TooDeep)
     }
@@ -114,10 +137,11 @@ impl Walker<'_, '_> {
             return Ok(());
         }
         for _ in 0..FRAMES {
-            let is_last = if let Some(read) = self.read_of(frame) {
-                full |= self.push_read(read);
-                frame = read.previous;
-                ends_itself && read.owner != 0
+            let chain = self.push_read(frame, ends_itself);
+            full |= chain.is_full;
+            let is_last = if chain.next != frame {
+                frame = chain.next;
+                chain.has_ended
             } else {
                 let is_complete = self.is_complete(frame);
                 let is_own = !ends_itself && self.is_own(frame, is_complete)?;
@@ -152,6 +176,14 @@ impl Walker<'_, '_> {
         while frame != 0 {
             if frames == FRAMES {
                 return Err(Gap::TooDeep);
+            }
+            if self.trust == Trust::All && self.found.depth() == before + frames {
+                // SAFETY: all frames from here on are complete.
+                frame = unsafe { self.push_known(frame) };
+                frames = self.found.depth() - before;
+                if frame == 0 {
+                    break;
+                }
             }
             let is_complete = self.is_complete(frame);
             if self.found.depth() == before + frames && self.push_or_full(frame, is_complete)? {
@@ -206,7 +238,11 @@ impl Walker<'_, '_> {
         while !is_in(state, c_frame) {
             self.found.note(count, c_frame).ok_or(Gap::TooDeep)?;
             count += 1;
-            c_frame = self.field(c_frame, layout.c_frame_previous)?;
+            c_frame = match self.thread.stack.hold(c_frame.wrapping_add(layout.c_frame_previous.into())) {
+                // SAFETY: the field lies in the used part of the thread's stack.
+                true => unsafe { load_field(c_frame, layout.c_frame_previous) },
+                false => self.field(c_frame, layout.c_frame_previous)?,
+            };
         }
         Ok(count)
     }
@@ -215,19 +251,27 @@ impl Walker<'_, '_> {
     ///
     /// Compilers may name a C frame in the thread state before they store what is in it. All calls keep theirs at the same
     /// distance from their stack pointer, so that of the next call is known without following the chain.
+    #[inline]
     fn behind_beginning(&mut self, state: u64, first: u64, previous: u16) -> Result<u64, Unreadable> {
         /// The bytes of code in which a call begins.
         const BEGINNING: u64 = 256;
+        let Thread { python, native, .. } = self.thread();
+        let leaf = native.frames().first().map_or(0, |leaf| leaf.address());
+        match leaf.wrapping_sub(python.evaluation.start) < BEGINNING {
+            true => self.behind_unfilled(state, first, previous),
+            false => Ok(first),
+        }
+    }
+
+    #[cold]
+    fn behind_unfilled(&mut self, state: u64, first: u64, previous: u16) -> Result<u64, Unreadable> {
         let Thread { python: Python { evaluation, .. }, native, is_walked, .. } = self.thread();
-        let frames = native.frames();
-        let begins =
-            frames.first().is_some_and(|leaf| leaf.address().wrapping_sub(evaluation.start) < BEGINNING);
         let mut pointers = native.stack_pointers();
         let (Some(own), Some(end)) = (pointers.next(), pointers.next()) else { return Ok(first) };
-        if !begins || !is_walked || !self.is_alone || own == 0 || !(own..end).contains(&first) {
+        if !is_walked || !self.is_alone || own == 0 || !(own..end).contains(&first) {
             return Ok(first);
         }
-        let calls = frames.iter().zip(native.stack_pointers()).skip(1);
+        let calls = native.frames().iter().zip(native.stack_pointers()).skip(1);
         let mut others = calls.filter(|(frame, _)| evaluation.holds(frame.address()));
         let next = others.next().map_or(state, |(_, pointer)| pointer.wrapping_add(first - own));
         let named = self.field(first, previous)?;
@@ -253,18 +297,48 @@ impl Walker<'_, '_> {
         Ok((word >> (offset % 8 * 8)) as u8)
     }
 
-    /// What was read of a frame of the data stack. It is complete, and so are all outer ones.
+    /// Adds the frames of the data stack that follow from `frame` on, as far as they have been read. They are complete, and so are
+    /// all outer ones.
     #[inline]
-    fn read_of(&mut self, frame: u64) -> Option<Read> {
-        let read = self.data_stack.read_of(frame)?;
-        self.trust = Trust::All;
-        Some(read)
+    fn push_read(&mut self, frame: u64, ends_itself: bool) -> Pushed {
+        let mut chain = self.data_stack.chain(frame, ends_itself);
+        let is_full = !self.found.extend(&mut chain);
+        if chain.next != frame {
+            self.trust = Trust::All;
+        }
+        let Chain { next, has_ended, .. } = chain;
+        let left = chain.left();
+        self.data_stack.keep(left);
+        Pushed { next, has_ended, is_full }
     }
 
-    /// Adds a frame that has been read. True if there is no room.
+    /// Adds the frame objects that follow from `frame` on, as far as there is room and their code was met before. Returns the next.
+    ///
+    /// # Safety
+    /// They must be complete.
     #[inline]
-    fn push_read(&mut self, read: Read) -> bool {
-        self.found.push(Interpreted { function: read.function, offset: read.instruction }).is_none()
+    unsafe fn push_known(&mut self, mut frame: u64) -> u64 {
+        let (python, codes) = (self.thread().python, &*self.codes);
+        let layout = &python.layout;
+        let known = core::iter::from_fn(|| {
+            // SAFETY: a field of a complete frame.
+            let of_frame = |offset| unsafe { load_field(frame, offset) };
+            if frame == 0 {
+                return None;
+            }
+            let code = of_frame(layout.frame_code);
+            let (known, function) = codes.at(codes.place(code)?, code)?;
+            // SAFETY: the code object of a complete frame, whose thread is paused.
+            if !unsafe { codes.is_unchanged(known, python) } {
+                return None;
+            }
+            let offset = object_instruction(layout, of_frame(layout.frame_instruction & !7))?;
+            frame = of_frame(layout.frame_previous);
+            Some(Frame::interpreted(Interpreted { function: *function, offset }).bits())
+        });
+        let room = self.found.room();
+        self.found.extend(known.take(room));
+        frame
     }
 
     /// Adds a frame. True if there is no room.
@@ -286,17 +360,12 @@ impl Walker<'_, '_> {
     fn instruction(&mut self, frame: u64, code: u64, is_complete: bool) -> Result<u32, Unreadable> {
         let layout = &self.thread().python.layout;
         let offset = layout.frame_instruction;
-        let offset = match layout.linkage {
+        match layout.linkage {
             Linkage::Objects | Linkage::ObjectsAndCFrames => {
-                let last = self.of_frame(frame, offset & !7, is_complete)? >> (offset % 8 * 8);
-                let bytes_each = if layout.linkage == Linkage::Objects { 2 } else { 1 };
-                i64::from(last as i32) / bytes_each
+                object_instruction(layout, self.of_frame(frame, offset & !7, is_complete)?)
             }
-            _ => {
-                let pointer = self.of_frame(frame, offset, is_complete)?;
-                return layout.instruction(pointer, code).ok_or(Unreadable);
-            }
-        };
-        instruction_index(offset).ok_or(Unreadable)
+            _ => layout.instruction(self.of_frame(frame, offset, is_complete)?, code),
+        }
+        .ok_or(Unreadable)
     }
 }

@@ -41,6 +41,8 @@ pub(crate) struct Work {
     cached: Cached,
     /// What the marked native frames tell.
     calls: Calls,
+    /// The calls that were noted among the frames found are still there.
+    are_noted: bool,
     codes: Codes,
     data_stack: DataStack,
     text: Text,
@@ -50,17 +52,19 @@ impl Work {
     /// Forgets what belonged to another thread.
     pub(crate) fn reset(&mut self) {
         self.cached = Cached::default();
+        self.are_noted = false;
     }
 }
 
 /// Finds the thread's frames. Reads nothing unless the thread runs code of the interpreter.
 pub(super) fn find(thread: &Thread<'_>, memory: &mut Memory<'_>, found: &mut Found, work: &mut Work) {
-    let Work { cached, calls, codes, data_stack, text } = work;
+    let Work { cached, calls, are_noted, codes, data_stack, text } = work;
     let python = thread.python;
-    if !thread.native.is_marked() || python.layout.linkage == Linkage::Objects {
+    if !thread.native.is_marked() || python.layout.linkage == Linkage::Objects && !*are_noted {
         *calls = thread.calls(found);
     }
     let calls = *calls;
+    *are_noted = false;
     if !calls.any {
         return;
     }
@@ -90,5 +94,7 @@ pub(super) fn find(thread: &Thread<'_>, memory: &mut Memory<'_>, found: &mut Fou
     }
     if to_sort {
         found.sort();
+    } else {
+        *are_noted = complete && found.runs().len() == calls.evaluations;
     }
 }

@@ -2,7 +2,7 @@
 
 use python_layout::Layout;
 
-use crate::arch::load;
+use crate::arch::load_field;
 use crate::interpreter::memory::Memory;
 
 /// Of a longer text, the characters up to here count as the last ones.
@@ -33,7 +33,7 @@ impl Identity {
     #[inline(always)]
     pub(super) unsafe fn of(layout: &Layout, string: u64) -> Self {
         // SAFETY: a field of the string.
-        match unsafe { load(string.wrapping_add(layout.string_hash.into())) } {
+        match unsafe { load_field(string, layout.string_hash) } {
             // SAFETY: the caller's promise.
             UNKNOWN => unsafe { Self::of_unhashed(layout, string) },
             hash => Self(hash),
@@ -45,7 +45,7 @@ impl Identity {
     #[inline(never)]
     unsafe fn of_unhashed(layout: &Layout, string: u64) -> Self {
         // SAFETY: fields of the string, and words of its text.
-        let word = |offset: u16| Some(unsafe { load(string.wrapping_add(offset.into())) });
+        let word = |offset: u16| Some(unsafe { load_field(string, offset) });
         Self(ends(layout, word).unwrap_or(0))
     }
 

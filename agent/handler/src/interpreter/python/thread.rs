@@ -46,7 +46,8 @@ impl Thread<'_> {
         let mut calls = Calls { any: false, evaluations: 0, are_noted: by_code, is_settled: self.is_walked };
         // The bits of all frames: `FoundBy::Cfi` is 0, so that is what they say together if all frames say it.
         let mut found_by = 0;
-        for (index, frame) in self.native.frames().iter().enumerate() {
+        let pointers = self.native.stack_pointers().chain(core::iter::repeat(0));
+        for (frame, pointer) in self.native.frames().iter().zip(pointers) {
             found_by |= frame.bits();
             let address = frame.address();
             if !python.text.holds(address) {
@@ -56,7 +57,6 @@ impl Thread<'_> {
             calls.is_settled &= !frame.is_exact();
             if python.evaluation.holds(address) {
                 if by_code {
-                    let pointer = self.native.stack_pointers().nth(index).unwrap_or(0);
                     calls.are_noted &= found.note(calls.evaluations, pointer).is_some();
                 }
                 calls.evaluations += 1;

@@ -8,7 +8,7 @@
 use python_layout::Layout;
 
 use super::descriptor::Python;
-use crate::arch::load;
+use crate::arch::{load, load_field};
 use crate::interpreter::memory::{Lasting, Memory};
 use crate::stack::Bounds;
 
@@ -40,10 +40,9 @@ struct Heads {
 impl Heads {
     fn read(python: &Python, memory: &mut Memory<'_>) -> Option<Heads> {
         let layout = &python.layout;
-        let interpreter = memory.field(python.runtime, layout.interpreters)?;
-        let main = memory.field(python.runtime, layout.interpreters + 8)?;
+        let (interpreter, main) = python.interpreters();
         let threads = main.checked_add(layout.interpreter_threads.into())?;
-        let is_alive = main != 0 && memory.field(python.runtime, layout.finalizing)? == 0;
+        let is_alive = main != 0 && !python.is_finalizing();
         let state = match is_alive {
             // SAFETY: the main interpreter is alive unless it is finalizing, which was checked (`trust` has the limits of that).
             true => unsafe { load(threads) },
@@ -113,7 +112,7 @@ fn is_state_of(
     let layout = &python.layout;
     if state == heads.state {
         // SAFETY: it is in the list of a living interpreter.
-        let is_own = unsafe { load(state.wrapping_add(layout.thread_id.into())) } == thread;
+        let is_own = unsafe { load_field(state, layout.thread_id) } == thread;
         if is_own {
             // SAFETY: nobody frees the state that a thread runs with, and it is the newest of this thread.
             unsafe { memory.keep(Lasting::State, fields(layout, state)) };

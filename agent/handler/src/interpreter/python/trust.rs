@@ -44,7 +44,7 @@ use python_layout::Linkage;
 use super::certain::{Certain, Trust};
 use super::unreadable::Unreadable;
 use super::walker::Walker;
-use crate::arch::load;
+use crate::arch::load_field;
 use crate::stack::Bounds;
 
 impl Walker<'_, '_> {
@@ -58,7 +58,7 @@ impl Walker<'_, '_> {
     fn certain_of(&mut self, state: u64) -> Option<Certain> {
         let thread = self.thread;
         let layout = &thread.python.layout;
-        if self.memory.field(thread.python.runtime, layout.finalizing)? != 0 {
+        if thread.python.is_finalizing() {
             return None;
         }
         let frame = self.memory.field(state, layout.thread_frame)?;
@@ -143,7 +143,7 @@ impl Walker<'_, '_> {
     pub(super) fn of_frame(&mut self, frame: u64, offset: u16, is_complete: bool) -> Result<u64, Unreadable> {
         match is_complete {
             // SAFETY: a complete frame is alive.
-            true => Ok(unsafe { load(frame.wrapping_add(offset.into())) }),
+            true => Ok(unsafe { load_field(frame, offset) }),
             false => self.field(frame, offset),
         }
     }
