@@ -14,8 +14,9 @@ const HELP: &str = "Examples:
   selfwind attach --detach -p 4711
 
 Attaching stops one thread of the process for a few milliseconds; the others keep running. Unlike a process \
-started with the agent, an attached process does not pass the agent on to its children, and the agent does not notice \
-if the program changes the handler of SIGPROF. Attaching again with another rate restarts the flight recorder.";
+started with the agent, an attached process does not pass the agent on to its children (`record -p` injects it into those \
+that are started meanwhile), and the agent does not notice if the program changes the handler of SIGPROF. Attaching \
+again with another rate restarts the flight recorder.";
 
 /// The flags of `attach`.
 #[derive(Debug, Args)]

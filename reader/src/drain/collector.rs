@@ -141,6 +141,11 @@ impl Collector {
         self
     }
 
+    /// Records all processes whose regions are in the session's directory, beside the one in scope.
+    pub(crate) fn add_session(&mut self, directory: PathBuf) {
+        self.regions.add_session(directory);
+    }
+
     /// Finds the region of `pid`, or says why there is none. Returns when the region was created (CLOCK_MONOTONIC, ns).
     pub(crate) fn find_process(&mut self, pid: u32) -> Result<u64, FindError> {
         self.regions.find_process(pid)
@@ -192,10 +197,13 @@ impl Collector {
         Ok(())
     }
 
-    /// True once the process in scope has ended and is drained.
+    /// True once the process in scope has ended and is drained, even if others of the session are running.
     pub(crate) fn has_ended(&self) -> bool {
         let is_one = matches!(self.regions.scope(), Scope::Process(_));
-        is_one && self.processes.is_empty() && (self.truncated || self.regions.is_over())
+        let mut others = self.processes.values();
+        is_one
+            && others.all(|process| self.regions.is_of_session(process.path()))
+            && (self.truncated || self.regions.is_over())
     }
 
     /// True while some process is still running.

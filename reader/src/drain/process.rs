@@ -1,7 +1,7 @@
 //! One recorded process image: drains its region, and notices when the process ends.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use selfwind_profile::profile_file::{Counters, CountersAt, Event, ProcessEnd, ProcessFate, Sample};
@@ -155,6 +155,11 @@ impl Process {
     }
 
     /// The process that it is an image of.
+    /// The file of its region.
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
     pub(super) fn located(&self) -> Located {
         self.located
     }

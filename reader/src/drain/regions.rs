@@ -65,6 +65,8 @@ struct Chosen {
 pub(crate) struct Regions {
     directories: Vec<PathBuf>,
     scope: Scope,
+    /// A directory whose processes are recorded in any case.
+    session: Option<PathBuf>,
     notices: Notices,
     /// Id of the current boot.
     boot_id: Option<[u8; 16]>,
@@ -88,6 +90,7 @@ impl Regions {
         Self {
             directories,
             scope,
+            session: None,
             notices,
             boot_id: liveness::boot_id(),
             chosen,
@@ -96,6 +99,19 @@ impl Regions {
             failures: BTreeMap::new(),
             pruned: Instant::now(),
         }
+    }
+
+    /// Records all processes whose regions are in this directory, too.
+    pub(crate) fn add_session(&mut self, directory: PathBuf) {
+        self.directories.push(directory.clone());
+        self.directories.sort();
+        self.directories.dedup();
+        self.session = Some(directory);
+    }
+
+    /// Whether a region is in the directory of [`add_session`](Self::add_session).
+    pub(crate) fn is_of_session(&self, path: &Path) -> bool {
+        self.session.is_some() && path.parent() == self.session.as_deref()
     }
 
     /// Which processes to record.
@@ -167,6 +183,7 @@ impl Regions {
             .into_iter()
             .filter_map(|path| Some((RegionName::parse(path.file_name()?)?, path)))
             .filter(|(name, path)| match self.scope {
+                _ if self.is_of_session(path) => true,
                 Scope::Everything => true,
                 Scope::Living => {
                     self.seen.contains(path) || Liveness::follow(name.pid, name.start_time).is_running()
@@ -210,7 +227,7 @@ impl Regions {
                 Ok(attached) => {
                     self.failures.remove(&path);
                     self.seen.insert(path.clone());
-                    if self.is_in_scope(&attached.identity()) {
+                    if self.is_of_session(&path) || self.is_in_scope(&attached.identity()) {
                         found.push((path, attached));
                     }
                 }

@@ -78,14 +78,32 @@ pub(crate) fn search_processes(
     if !sampling.sources.can_be_injected() {
         return Ok(());
     }
-    let recorded = Recorded {
-        command,
+    let agent = agent.file_name().unwrap_or_default().as_bytes().to_owned();
+    let recorded = Recorded { overwrite, agent, ..recorded(session, command) };
+    collector.search_processes(recorded, settings(sampling)).context("cannot start a thread")
+}
+
+/// Has `collector` inject the agent into processes that the running process `pid` starts from now on, which belong to `session`.
+pub(crate) fn search_started(
+    collector: &mut Collector,
+    session: &Session,
+    pid: u32,
+    sampling: &SamplingSettings,
+) -> anyhow::Result<()> {
+    collector.add_session(session.directory().to_owned());
+    let recorded = Recorded { was_running: true, ..recorded(session, pid) };
+    collector.search_processes(recorded, settings(sampling)).context("cannot start a thread")
+}
+
+fn recorded(session: &Session, root: u32) -> Recorded {
+    Recorded {
+        root,
+        was_running: false,
         directory: session.directory().to_owned(),
         session: session.nonce(),
-        overwrite,
-        agent: agent.file_name().unwrap_or_default().as_bytes().to_owned(),
-    };
-    collector.search_processes(recorded, settings(sampling)).context("cannot start a thread")
+        overwrite: false,
+        agent: Vec::new(),
+    }
 }
 
 /// The options with the rate at which the process is actually sampled.

@@ -33,7 +33,7 @@ use self::program::ProgramError;
 use self::running::record_process;
 use crate::terminal::notices::warn;
 
-pub(crate) use self::attachment::{attach, search_processes};
+pub(crate) use self::attachment::{attach, search_processes, search_started};
 pub(crate) use self::exit_status::{OWN_FAILURE, shell_status};
 pub(crate) use self::options::RecordOptions;
 

@@ -9,7 +9,7 @@ use crate::drain::collector::{Collector, Scope};
 use crate::drain::follow::{Flow, follow};
 use crate::drain::watch::{self, WatchEvent};
 use crate::proc;
-use crate::record::attachment::{SampledProcess, as_sampled, attach, settings};
+use crate::record::attachment::{SampledProcess, as_sampled, attach, search_started, settings};
 use crate::record::module_refresh::ModuleRefresh;
 use crate::record::options::RecordOptions;
 use crate::record::priority::RaisedPriority;
@@ -18,7 +18,8 @@ use crate::record::snapshot;
 use crate::tables::cache::Cache;
 use crate::target::attach::Doorbell;
 use crate::target::inject::{self, Sampling, Turn};
-use crate::target::{session, shortage};
+use crate::target::session::{self, Session};
+use crate::target::shortage;
 
 /// Records a running process, or saves what its flight recorder holds. Returns the exit status.
 pub(super) fn record_process(options: &RecordOptions, pid: u32) -> anyhow::Result<u8> {
@@ -34,7 +35,6 @@ pub(super) fn record_process(options: &RecordOptions, pid: u32) -> anyhow::Resul
     let signals = signals.with_interval(options.every);
     let priority = RaisedPriority::begin();
     shortage::raise_open_files();
-    let doorbell = Arc::new(Doorbell::private().context("cannot map a page")?);
     let output = Output::of(options)?;
     let turn = Turn::at(pid);
     let sampling = match lives.then(|| attach(&options.sampling, pid, options.notices)).transpose() {
@@ -48,15 +48,25 @@ pub(super) fn record_process(options: &RecordOptions, pid: u32) -> anyhow::Resul
         pid: sampling.is_some_and(Sampling::ends_with_us).then_some(pid),
         notices: options.notices,
     };
-    let (recording, events) = follow_process(
+    // For the processes that an injected process starts. Those with the agent in front start theirs with it.
+    let session = match sampling.is_some_and(Sampling::is_attached).then(Session::create).transpose() {
+        Ok(session) => session,
+        Err(error) => {
+            output.abandon();
+            return Err(error.into());
+        }
+    };
+    let followed = follow_process(
         &as_sampled(options, pid, sampling),
         pid,
         sampling,
         output,
         signals,
-        &doorbell,
+        session.as_ref(),
         (turn, sampled),
-    )?;
+    );
+    session.into_iter().for_each(Session::remove);
+    let (recording, events) = followed?;
     drop(priority);
     recording.end(None, None, Some(&events))?;
     Ok(0)
@@ -69,7 +79,7 @@ fn follow_process(
     sampling: Option<Sampling>,
     output: Output,
     signals: watch::BlockedSignals,
-    doorbell: &Arc<Doorbell>,
+    session: Option<&Session>,
     // Dropped from right to left.
     (turn, sampled): (Turn, SampledProcess),
 ) -> anyhow::Result<(Recording, Receiver<WatchEvent>)> {
@@ -82,10 +92,17 @@ fn follow_process(
         return Err(error.into());
     }
     drop(turn);
+    let doorbell = match session {
+        Some(session) => session.doorbell(),
+        None => Arc::new(Doorbell::private().context("cannot map a page")?),
+    };
     let events = watch::start(signals, None, doorbell.clone()).context("cannot start a thread")?;
     let mut recording = output
         .commit(pid)
         .and_then(|output| Recording::begin(output, Cache::of_user(options.notices), options, None))?;
+    if let Some(session) = session {
+        search_started(&mut collector, session, pid, &options.sampling)?;
+    }
     let deadline = options.deadline();
     if deadline.is_none() {
         options
@@ -99,12 +116,14 @@ fn follow_process(
     let followed = if sampling.is_some_and(Sampling::is_attached) {
         let mut listener =
             ModuleRefresh::new(&mut recording, pid, settings(&options.sampling), options.notices);
-        follow(&mut collector, doorbell, &events, deadline, &mut listener, &mut answer)
+        follow(&mut collector, &doorbell, &events, deadline, &mut listener, &mut answer)
     } else {
-        follow(&mut collector, doorbell, &events, deadline, &mut recording, &mut answer)
+        follow(&mut collector, &doorbell, &events, deadline, &mut recording, &mut answer)
     };
     let turn = Turn::at(pid);
     drop(sampled);
+    session.into_iter().for_each(Session::stop);
+    collector.release_processes();
     followed
         .and_then(|_| collector.finish(&mut recording))
         .map_err(|error| cannot_continue(recording.path(), &error))?;

@@ -1,4 +1,5 @@
-//! Searches for processes of a recorded command that run without the agent, and injects it.
+//! Searches for processes of a recording that run without the agent, and injects it: those of a command, or those that a running
+//! process starts while it is recorded.
 //!
 //! A program runs without the agent if it is statically linked, if it does not reach the agent's file or the session directory (in a
 //! sandbox, or with another root directory), or if it was started without the variables that name them. A process made by a bare
@@ -52,8 +53,10 @@ const REASONS: usize = 3;
 /// The recording that processes belong to.
 #[derive(Debug)]
 pub(crate) struct Recorded {
-    /// Process id of the command.
-    pub(crate) command: u32,
+    /// Process id of the command, or of the running process that is recorded.
+    pub(crate) root: u32,
+    /// It was running before: what it has started until now does not belong to the recording, and it has the agent.
+    pub(crate) was_running: bool,
     /// Directory of the session.
     pub(crate) directory: PathBuf,
     /// Nonce of the session.
@@ -84,13 +87,19 @@ impl ProcessSearch {
             nonce: recorded.session,
             mode: if recorded.overwrite { "overwrite" } else { "discard" },
         };
+        let was_running = recorded.was_running;
+        let root = was_running.then(|| Stat::of(recorded.root).ok().flatten()).flatten();
+        let processes = root.map(|stat| (recorded.root, Watched { is_settled: true, ..Watched::new(&stat) }));
         let mut search = Search {
-            last: recorded.command.saturating_sub(1),
+            last: match proc::last_id() {
+                Some(last) if was_running => last,
+                _ => recorded.root.saturating_sub(1),
+            },
             found: Instant::now(),
             recorded,
             settings: Settings { destination, ..settings },
             hands_over: hands_over.clone(),
-            processes: BTreeMap::new(),
+            processes: processes.into_iter().collect(),
             injected: Vec::new(),
             reasons: Vec::new(),
         };
@@ -153,6 +162,8 @@ struct Watched {
     checked: Instant,
     /// The agent is in it, or will never be.
     is_settled: bool,
+    /// When the agent was first injected into it: an agent that was injected is not in the program that it executes next.
+    injected: Option<Instant>,
 }
 
 /// What to do with a process.
@@ -179,9 +190,12 @@ impl Search {
             };
             if let Some(watched) = self.processes.get_mut(&pid) {
                 watched.is_settled = is_settled;
+                if matches!(verdict, Verdict::Inject) {
+                    watched.injected.get_or_insert_with(Instant::now);
+                }
             }
         }
-        match self.processes.values().any(Watched::is_urgent) {
+        match self.processes.values().any(|watched| watched.is_urgent(&self.recorded)) {
             true => SHORT_INTERVAL,
             false if self.found.elapsed() < BUSY => BUSY_INTERVAL,
             false => INTERVAL,
@@ -211,7 +225,7 @@ impl Search {
 
     fn is_of_recording(&self, pid: u32, stat: &Stat) -> bool {
         let is_alive = |parent: &Watched| proc::start_time(stat.parent) == Some(parent.start_time);
-        pid == self.recorded.command
+        pid == self.recorded.root
             || self.processes.get(&stat.parent).is_some_and(is_alive)
             || Environment::of(pid)
                 .is_some_and(|environment| environment.session() == Some(self.recorded.session))
@@ -279,13 +293,23 @@ impl Watched {
     fn new(stat: &Stat) -> Self {
         let now = Instant::now();
         let Stat { parent, start_time, .. } = *stat;
-        Self { parent, start_time, program: None, since: now, checked: now, is_settled: false }
+        Self {
+            parent,
+            start_time,
+            program: None,
+            since: now,
+            checked: now,
+            is_settled: false,
+            injected: None,
+        }
     }
 
     /// True if it must be looked at now.
     fn is_due(&self) -> bool {
         let is_new = !self.is_settled && self.since.elapsed() < NEW;
-        is_new || self.checked.elapsed() >= RECHECK
+        // Most that execute another program do so soon.
+        let recheck = self.injected.map_or(RECHECK, |injected| (injected.elapsed() / 4).min(RECHECK));
+        is_new || self.checked.elapsed() >= recheck
     }
 
     /// True while this is the process `pid`. Notes if it has executed another program.
@@ -308,8 +332,9 @@ impl Watched {
     }
 
     /// True if the agent may have to be injected soon.
-    fn is_urgent(&self) -> bool {
-        !self.is_settled && self.since.elapsed() < NEW && !self.has_loader()
+    fn is_urgent(&self, recorded: &Recorded) -> bool {
+        let will_load = self.has_loader() && !recorded.was_running;
+        !self.is_settled && self.since.elapsed() < NEW && !will_load
     }
 
     fn has_loader(&self) -> bool {

@@ -32,7 +32,7 @@ use crate::drain::watch::{self, WatchEvent};
 use crate::proc;
 use crate::record::program;
 use crate::record::spawn::{self, Child};
-use crate::record::{attach, search_processes, shell_status};
+use crate::record::{attach, search_processes, search_started, shell_status};
 use crate::sampling::settings::SamplingSettings;
 use crate::sampling::sources::Sources;
 use crate::tables::builder;
@@ -79,21 +79,29 @@ fn watch_running(args: &TopArgs) -> anyhow::Result<u8> {
         inject::check_sources(pid, &args.event)?;
     }
     let turn = attached.map(inject::Turn::at);
-    let begun = match attached {
-        Some(pid) if attach(&sampling(args), pid, Notices::Quiet)? == inject::Sampling::Begun => Some(pid),
-        _ => None,
-    };
+    let sampled = attached.map(|pid| attach(&sampling(args), pid, Notices::Quiet)).transpose()?;
     let mut event = args.event.clone();
     event.take_over(attached.map_or(Sources::NONE, inject::own_sources));
-    let shown = watch_processes(args, &event, turn);
-    if let Some(pid) = begun {
+    // For the processes that an injected process starts.
+    let session = sampled.filter(|sampled| sampled.is_attached()).map(|_| Session::create()).transpose();
+    let shown = session.map_err(Into::into).and_then(|session| {
+        let shown = watch_processes(args, &event, turn, session.as_ref());
+        session.into_iter().for_each(Session::remove);
+        shown
+    });
+    if let (Some(pid), Some(inject::Sampling::Begun)) = (attached, sampled) {
         // It may have ended.
         let _ = inject::detach(pid);
     }
     shown.map(|()| 0)
 }
 
-fn watch_processes(args: &TopArgs, event: &Sources, turn: Option<inject::Turn>) -> anyhow::Result<()> {
+fn watch_processes(
+    args: &TopArgs,
+    event: &Sources,
+    turn: Option<inject::Turn>,
+    session: Option<&Session>,
+) -> anyhow::Result<()> {
     let scope = args.pid.map_or(Scope::Living, Scope::Process);
     // Notices of the collector would disturb the screen.
     let mut collector = Collector::new(session::flight_directories(), scope, Notices::Quiet).keep_regions();
@@ -101,12 +109,21 @@ fn watch_processes(args: &TopArgs, event: &Sources, turn: Option<inject::Turn>) 
         collector.find_process(pid)?;
     }
     drop(turn);
-    let doorbell = Arc::new(Doorbell::private().context("cannot map a page")?);
+    let doorbell = match session {
+        Some(session) => session.doorbell(),
+        None => Arc::new(Doorbell::private().context("cannot map a page")?),
+    };
     let signals = watch::block_signals(false).context("cannot block signals")?;
     let events = watch::start(signals, None, doorbell.clone()).context("cannot start a thread")?;
     let subject =
         args.pid.map_or_else(|| "all processes with the agent".into(), |pid| format!("process {pid}"));
-    Top::new(args, event, subject)?.run(&mut collector, &doorbell, &events, None)
+    if let (Some(session), Some(pid)) = (session, args.pid) {
+        search_started(&mut collector, session, pid, &sampling(args))?;
+    }
+    Top::new(args, event, subject)?.run(&mut collector, &doorbell, &events, None)?;
+    session.into_iter().for_each(Session::stop);
+    collector.release_processes();
+    Ok(())
 }
 
 /// The sampling settings for the command or an attached process.
