@@ -8,7 +8,7 @@ use anyhow::Context;
 use crate::drain::collector::{Collector, Scope};
 use crate::drain::follow::{Flow, follow};
 use crate::drain::watch::{self, WatchEvent};
-use crate::proc;
+use crate::proc::{self, Stat};
 use crate::record::attachment::{SampledProcess, as_sampled, attach, search_started, settings};
 use crate::record::module_refresh::ModuleRefresh;
 use crate::record::options::RecordOptions;
@@ -20,6 +20,7 @@ use crate::target::attach::Doorbell;
 use crate::target::inject::{self, Sampling, Turn};
 use crate::target::session::{self, Session};
 use crate::target::shortage;
+use crate::terminal::notices::Notices;
 
 /// Records a running process, or saves what its flight recorder holds. Returns the exit status.
 pub(super) fn record_process(options: &RecordOptions, pid: u32) -> anyhow::Result<u8> {
@@ -102,6 +103,7 @@ fn follow_process(
         .and_then(|output| Recording::begin(output, Cache::of_user(options.notices), options, None))?;
     if let Some(session) = session {
         search_started(&mut collector, session, pid, &options.sampling)?;
+        report_children(pid, options.notices);
     }
     let deadline = options.deadline();
     if deadline.is_none() {
@@ -129,4 +131,23 @@ fn follow_process(
         .map_err(|error| cannot_continue(recording.path(), &error))?;
     drop((collector, turn));
     Ok((recording, events))
+}
+
+/// Names the children that the process has already, which do not belong to the recording.
+fn report_children(pid: u32, notices: Notices) {
+    /// How many to name.
+    const NAMED: usize = 3;
+    let is_child = |child: &u32| {
+        let stat = Stat::of(*child).ok().flatten();
+        stat.is_some_and(|stat| stat.parent == pid && !stat.is_zombie()) && *child != std::process::id()
+    };
+    let children: Vec<u32> = proc::processes().into_iter().filter(is_child).collect();
+    if !children.is_empty() {
+        let named: Vec<String> = children.iter().take(NAMED).map(u32::to_string).collect();
+        let more = if children.len() > NAMED { ", ..." } else { "" };
+        notices.say(format_args!(
+            "children that process {pid} has already are not recorded, each needs a `record -p` of its own: {}{more}",
+            named.join(", ")
+        ));
+    }
 }
