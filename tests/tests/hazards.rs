@@ -529,3 +529,15 @@ fn bad_settings_never_break_the_program() {
         assert_eq!(run(&mut command), alone, "{name}={value}");
     }
 }
+
+/// A signal of the program that comes together with a tick ends a wait as it does alone: always, or never with SA_RESTART.
+#[test]
+fn waits_end_with_the_program_s_signals() {
+    let program = Target::c("interrupted_wait").build();
+    // SIGUSR1, and a real-time signal.
+    for (source, signal) in [("perf", "10"), ("perf", "34"), ("cpu", "10"), ("itimer", "10")] {
+        let recorder = Recorder::at(9973).event(source);
+        let recording = record_unharmed(&recorder, &program, &["4000", signal]);
+        assert_eq!(recording.outcome.stdout, "4000 0\n", "{source}, {signal}");
+    }
+}

@@ -7,6 +7,7 @@ use unwind::Registers;
 
 use crate::arch;
 use crate::stack::Bounds;
+use crate::sys;
 
 /// The interrupted state, which the kernel saved on the handler's stack and restores when the handler returns.
 #[derive(Clone, Copy)]
@@ -53,6 +54,24 @@ impl Context<'_> {
     /// Whether the thread has just returned from a system call, as far as the architecture can tell.
     pub fn is_behind_a_call(self) -> bool {
         arch::is_behind_a_call(self.machine())
+    }
+
+    /// Whether the thread may be about to repeat a system call that waits, and that a signal handler without SA_RESTART ends.
+    pub(crate) fn may_repeat_wait(self) -> bool {
+        arch::may_repeat_wait(self.machine())
+    }
+
+    /// Whether the next instruction makes a system call. All signals must be blocked.
+    pub(crate) fn is_at_call(self) -> bool {
+        let pc = self.instruction_pointer();
+        // SAFETY: the bytes were just seen readable, and the thread executes them.
+        sys::is_readable(pc) && arch::is_call(unsafe { arch::load(pc) })
+    }
+
+    /// Has the system call that would be repeated return EINTR instead.
+    pub(crate) fn end_wait(self) {
+        // SAFETY: the caller of `new` promised the kernel's `ucontext`, into which no reference is held.
+        arch::end_call(unsafe { &mut (*self.raw).uc_mcontext }, libc::EINTR);
     }
 
     /// The thread's alternate signal stack; empty if it has none.

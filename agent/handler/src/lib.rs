@@ -39,6 +39,7 @@ mod discovery;
 pub mod entry;
 pub mod generated;
 pub mod interpreter;
+pub mod interrupted_wait;
 pub mod kernel_answer;
 pub mod kernel_ring;
 pub mod late_start;
@@ -94,6 +95,7 @@ fn on_signal(
         None if has_room && request::serve(recording, info, context, entered) => {}
         None => return chain::forward(signal, info, context),
     }
+    interrupted_wait::end_if_due(context);
     None
 }
 

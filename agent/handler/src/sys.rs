@@ -106,6 +106,25 @@ impl Drop for SignalsBlocked {
     }
 }
 
+/// The signals that wait for the calling thread or its process, as a set.
+pub(crate) fn pending_signals() -> u64 {
+    let mut pending = 0u64;
+    // SAFETY: the call only writes the eight bytes of the set.
+    unsafe { call(libc::SYS_rt_sigpending, [(&raw mut pending) as usize, SIGSET_BYTES, 0, 0, 0, 0]) };
+    pending
+}
+
+/// The flags of the handler of a signal; `None` if it has none.
+pub(crate) fn handler_flags(signal: u32) -> Option<u64> {
+    // The kernel's `sigaction`: handler, flags, restorer, mask (include/linux/signal_types.h).
+    let mut action = [0u64; 4];
+    let arguments = [signal as usize, 0, action.as_mut_ptr() as usize, SIGSET_BYTES, 0, 0];
+    // SAFETY: without a new action the call only writes the present one, 32 bytes at most.
+    let result = unsafe { call(libc::SYS_rt_sigaction, arguments) };
+    let [handler, flags, ..] = action;
+    (result == 0 && handler > libc::SIG_IGN as u64).then_some(flags)
+}
+
 /// The calling thread's signal mask.
 pub fn signal_mask() -> u64 {
     let mut mask = 0u64;

@@ -16,6 +16,7 @@ use core::sync::atomic::{AtomicBool, Ordering};
 use alloc::vec::Vec;
 
 use handler::clock;
+use handler::interrupted_wait;
 use handler::nesting::Entered;
 use handler::recording::{Clock, Recording, Sources};
 use handler::slot::{self, Slot};
@@ -60,8 +61,9 @@ pub(crate) fn choose(config: &Config, parent: Option<Sources>) -> Choice {
 /// `wanted` or a replacement for it, and what to report.
 fn choose_clock(config: &Config, mut wanted: Clock) -> (Option<Clock>, Option<Vec<u8>>) {
     let mut note = None;
+    let status = (wanted == Clock::Perf).then(|| ThreadStatus::read(handler::sys::thread_id())).flatten();
     if wanted == Clock::Perf
-        && let Some(harm) = harm_of_events(config)
+        && let Some(harm) = harm_of_events(config, status.as_ref())
     {
         if !config.events.are_time() {
             sampling_signal::set_for_events();
@@ -74,6 +76,9 @@ fn choose_clock(config: &Config, mut wanted: Clock) -> (Option<Clock>, Option<Ve
         match perf::probe(&config.events, config.deferred) {
             Ok(tier) => {
                 sampling_signal::set_for_events();
+                if status.is_some_and(|status| !status.is_filtered()) {
+                    interrupted_wait::permit();
+                }
                 let mut note = tier.text(&config.events);
                 note.extend_from_slice(match (config.deferred, perf::is_deferring()) {
                     (false, _) => b"",
@@ -102,11 +107,11 @@ fn choose_clock(config: &Config, mut wanted: Clock) -> (Option<Clock>, Option<Ve
 }
 
 /// Why perf events would do harm in this process although they are permitted; `None` if they would not.
-fn harm_of_events(config: &Config) -> Option<&'static str> {
+fn harm_of_events(config: &Config, status: Option<&ThreadStatus>) -> Option<&'static str> {
     if config.is_emulated {
         return Some("valgrind does not support the signals of perf_event_open");
     }
-    let status = ThreadStatus::read(handler::sys::thread_id())?;
+    let status = status?;
     if status.is_traced() {
         return Some("the process is traced, and tracers take the SIGTRAP of an event for one of their own");
     }

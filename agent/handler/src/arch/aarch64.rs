@@ -1,6 +1,7 @@
 //! aarch64 under Linux (AAPCS64, arch/arm64/kernel/signal.c).
 
 use core::arch::asm;
+use core::ffi::c_int;
 
 use unwind::{Memory, Registers};
 
@@ -82,6 +83,24 @@ pub(crate) fn instruction_pointer(machine: &libc::mcontext_t) -> u64 {
 /// Whether the thread has just returned from a system call: on aarch64 the registers do not tell.
 pub(crate) fn is_behind_a_call(_: &libc::mcontext_t) -> bool {
     false
+}
+
+/// Whether the thread may be about to repeat a system call that waits: not recognised here yet.
+pub(crate) fn may_repeat_wait(_: &libc::mcontext_t) -> bool {
+    false
+}
+
+/// Whether code begins with the instruction of a system call (`svc #0`).
+pub(crate) fn is_call(code: u64) -> bool {
+    code as u32 == 0xd400_0001
+}
+
+/// Has the system call at the program counter return an error instead of being made.
+pub(crate) fn end_call(machine: &mut libc::mcontext_t, error: c_int) {
+    machine.pc += 4;
+    if let Some(result) = machine.regs.first_mut() {
+        *result = -i64::from(error) as u64;
+    }
 }
 
 /// Header of a record of processor state (arch/arm64/include/uapi/asm/sigcontext.h, `_aarch64_ctx`), and of the record

@@ -153,6 +153,75 @@ pub(crate) fn is_behind_a_call(machine: &libc::mcontext_t) -> bool {
     register(machine, libc::REG_RCX) == instruction_pointer(machine)
 }
 
+/// Length of the instruction of a system call.
+const CALL_BYTES: u64 = 2;
+
+/// Whether the thread may be about to repeat a system call that waits, and that a signal handler without SA_RESTART ends
+/// (ERESTARTSYS). The instruction has stored its return address in rcx and the flags in r11.
+pub(crate) fn may_repeat_wait(machine: &libc::mcontext_t) -> bool {
+    let next = instruction_pointer(machine).wrapping_add(CALL_BYTES);
+    let is_repeated = register(machine, libc::REG_RCX) == next
+        && register(machine, libc::REG_R11) == register(machine, libc::REG_EFL);
+    is_repeated
+        && match register(machine, libc::REG_RAX) as libc::c_long {
+            // Operations other than a simple wait are repeated after any signal.
+            libc::SYS_futex => {
+                let operation = register(machine, libc::REG_RSI) as c_int & libc::FUTEX_CMD_MASK;
+                matches!(operation, libc::FUTEX_WAIT | libc::FUTEX_WAIT_BITSET)
+            }
+            number => WAITS.contains(&number),
+        }
+}
+
+/// System calls that wait and return ERESTARTSYS when a signal comes.
+const WAITS: [libc::c_long; 30] = [
+    libc::SYS_read,
+    libc::SYS_write,
+    libc::SYS_open,
+    libc::SYS_openat,
+    libc::SYS_ioctl,
+    libc::SYS_readv,
+    libc::SYS_writev,
+    libc::SYS_connect,
+    libc::SYS_accept,
+    libc::SYS_accept4,
+    libc::SYS_sendto,
+    libc::SYS_recvfrom,
+    libc::SYS_sendmsg,
+    libc::SYS_recvmsg,
+    libc::SYS_sendmmsg,
+    libc::SYS_recvmmsg,
+    libc::SYS_wait4,
+    libc::SYS_waitid,
+    libc::SYS_fcntl,
+    libc::SYS_flock,
+    libc::SYS_mq_timedsend,
+    libc::SYS_mq_timedreceive,
+    libc::SYS_getrandom,
+    libc::SYS_preadv,
+    libc::SYS_pwritev,
+    libc::SYS_preadv2,
+    libc::SYS_pwritev2,
+    libc::SYS_sendfile,
+    libc::SYS_splice,
+    libc::SYS_tee,
+];
+
+/// Whether code begins with the instruction of a system call (`syscall`).
+pub(crate) fn is_call(code: u64) -> bool {
+    code as u16 == 0x050f
+}
+
+/// Has the system call at the program counter return an error instead of being made.
+pub(crate) fn end_call(machine: &mut libc::mcontext_t, error: c_int) {
+    let next = instruction_pointer(machine).wrapping_add(CALL_BYTES);
+    for (index, value) in [(libc::REG_RIP, next), (libc::REG_RAX, -i64::from(error) as u64)] {
+        if let Some(register) = machine.gregs.get_mut(index as usize) {
+            *register = value as i64;
+        }
+    }
+}
+
 /// End of the kernel's signal frame, where the processor state ends (arch/x86/kernel/fpu/signal.c).
 ///
 /// # Safety
