@@ -58,6 +58,7 @@ pub(crate) unsafe fn recognise(
         .map_or(Code::default(), |(start, bytes)| Code { start, end: start.wrapping_add(bytes) });
     let text = Code { start: image.text_start, end: image.text_end };
     let data = Bounds { low: image.data_start, high: image.data_end };
+    // Another object may have variables of these names.
     let last = layout.finalizing.max(layout.interpreters.saturating_add(8));
     if !data.hold(runtime) || !data.hold(runtime.saturating_add(last.into())) {
         return Some(Found::Refused(major, minor));

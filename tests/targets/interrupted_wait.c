@@ -12,7 +12,6 @@
 #include <unistd.h>
 
 static volatile unsigned long handled, returned, work;
-static volatile int over;
 static int ends[2], count, number;
 static pid_t reader;
 static pthread_t reading;
@@ -46,12 +45,10 @@ static int is_asleep(void)
 	return name && name[2] == 'S';
 }
 
-static void release(unsigned long before)
+static void send(char byte)
 {
-	if (write(ends[1], "x", 1) != 1)
+	if (write(ends[1], &byte, 1) != 1)
 		abort();
-	while (returned == before)
-		;
 }
 
 static void *send_signals(void *restarts)
@@ -68,10 +65,11 @@ static void *send_signals(void *restarts)
 			;
 		/* Otherwise it waits for ever. */
 		if (returned == before)
-			release(before);
+			send('-');
+		while (returned == before)
+			;
 	}
-	over = 1;
-	release(returned);
+	send('!');
 	return NULL;
 }
 
@@ -80,11 +78,10 @@ static int wait_and_count(int restarts)
 	struct sigaction action = {.sa_handler = on_signal, .sa_flags = restarts ? SA_RESTART : 0};
 	pthread_t sender;
 	int ended = 0;
-	over = 0;
+	char byte = 0;
 	sigaction(number, &action, NULL);
 	pthread_create(&sender, NULL, send_signals, restarts ? &count : NULL);
-	while (!over) {
-		char byte;
+	while (byte != '!') {
 		ended += read(ends[0], &byte, 1) < 0 && errno == EINTR;
 		for (int i = 0; i < 20000; i++)
 			work += i;

@@ -530,7 +530,7 @@ fn bad_settings_never_break_the_program() {
     }
 }
 
-/// A signal of the program that comes together with a tick ends a wait as it does alone: always, or never with SA_RESTART.
+/// A signal of the program that comes together with a sample ends a wait as it does alone: always, or never with SA_RESTART.
 #[test]
 fn waits_end_with_the_program_s_signals() {
     let program = Target::c("interrupted_wait").build();

@@ -8,11 +8,12 @@
 //! What must never happen here: EINTR for a call that no signal of the program would have ended; a system call that a filter of
 //! the program may kill for.
 //!
-//! Timers tick with CPU time, which a thread that waits does not use: only events need this.
+//! It is done for kernel events only. Timers tick with CPU time, which a waiting thread does not use, and the kernel delivers their
+//! signal after most of the program's.
 
 use core::sync::atomic::{AtomicBool, Ordering};
 
-use crate::activity::is_filtered;
+use crate::activity::Active;
 use crate::context::Context;
 use crate::sys;
 
@@ -25,24 +26,25 @@ pub fn permit() {
 }
 
 /// Ends the wait that would be repeated, if a signal is pending that does so. All signals must be blocked.
+#[inline]
 pub(crate) fn end_if_due(context: Context<'_>) {
-    let may_ask = MAY_ASK.load(Ordering::Relaxed) && !is_filtered();
-    if may_ask && context.may_repeat_wait() && is_due(context) && context.is_at_call() {
+    if MAY_ASK.load(Ordering::Relaxed) && context.may_repeat_wait() {
+        ask(context);
+    }
+}
+
+#[cold]
+fn ask(context: Context<'_>) {
+    // Another thread may be about to install a filter for all.
+    let Some(_active) = Active::enter() else { return };
+    if is_due(sys::pending_signals() & !context.signal_mask()) && context.is_at_call() {
         context.end_wait();
     }
 }
 
-/// Whether the next signal that will be delivered has a handler without SA_RESTART.
-#[cold]
-fn is_due(context: Context<'_>) -> bool {
-    let mut pending = sys::pending_signals() & !context.signal_mask();
-    // The kernel begins with the lowest number. Signals without a handler do not matter for the call.
-    while pending != 0 {
-        let signal = pending.trailing_zeros() + 1;
-        match sys::handler_flags(signal) {
-            Some(flags) => return flags & libc::SA_RESTART as u64 == 0,
-            None => pending &= pending - 1,
-        }
-    }
-    false
+/// Whether the first of these signals that has a handler has one without SA_RESTART. The kernel begins with the lowest number;
+/// signals without a handler do not matter for the call.
+fn is_due(pending: u64) -> bool {
+    let mut signals = (1..=u64::BITS).filter(|signal| pending >> (signal - 1) & 1 != 0);
+    signals.find_map(sys::handler_flags).is_some_and(|flags| flags & libc::SA_RESTART as u64 == 0)
 }

@@ -10,6 +10,7 @@
 //! - the first sample of a thread: mmap, munlock, mprotect (its workspace); gettid if its thread-local word does not
 //!   name its slot;
 //! - with ITIMER_PROF, with perf events on CPU time, or with a rate limit: clock_gettime;
+//! - a perf event that has interrupted a wait which the kernel will repeat: rt_sigpending, rt_sigaction (`interrupted_wait`);
 //! - a perf event that reports off-CPU time: openat, read, close (`delay`, which gives the reason);
 //! - once for each unregistered thread: gettid, getpid, prctl (its name), tgkill with signal 0 (to find ended threads),
 //!   timer_create, timer_settime, timer_gettime, timer_delete, clock_gettime, munmap;
