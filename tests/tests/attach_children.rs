@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 
 use selfwind_tests::attacher::{Attacher, Guest};
+use selfwind_tests::binary::agent;
 use selfwind_tests::recording::{folded, stats};
 use selfwind_tests::scratch::Scratch;
 use selfwind_tests::target::Target;
@@ -31,7 +32,7 @@ fn recorded(program: &Target) -> BTreeMap<&'static str, f64> {
         &guest.pid(),
     ]);
     assert_eq!(outcome.status, 0, "{outcome:?}");
-    assert!(outcome.stderr.contains("has already are not recorded"), "{outcome:?}");
+    assert!(outcome.stderr.contains("already has children, which are not recorded: "), "{outcome:?}");
     assert_eq!(guest.end(), (Some(0), "3 5\n43\n".into()));
     let (folded, stats) = (folded(&file), stats(&file));
     stats.assert_adds_up();
@@ -51,4 +52,23 @@ fn what_a_process_starts_is_recorded() {
         }
         assert_eq!(found["spin_first"], 0.0, "{found:?}");
     }
+}
+
+/// A program with a preloaded agent of its own is left to that one, also while its loader is still at work.
+#[test]
+fn a_program_that_loads_an_agent_is_left_alone() {
+    const SCRIPT: &str = "echo ready; sleep 0.5; LD_PRELOAD=\"$1:$2\" XDG_RUNTIME_DIR=$3 \"$0\" 300";
+    let slow = Target::c("slow_constructor").shared("slow_constructor.so").build();
+    let program = Target::c("spin").build();
+    let attacher = Attacher::new();
+    let paths = [&program, agent(), &slow, attacher.scratch.path()];
+    let paths = paths.map(|path| path.to_str().expect("UTF-8"));
+    let guest = Guest::start("sh".as_ref(), &[&["-c", SCRIPT], &paths[..]].concat());
+    let file = attacher.scratch.join("selfwind.data");
+    let file = file.to_str().expect("UTF-8");
+    let outcome = attacher.run(&["record", "-e", "cpu", "-o", file, "-p", &guest.pid()]);
+    assert_eq!(outcome.status, 0, "{outcome:?}");
+    assert_eq!(guest.end().0, Some(39));
+    let stats = stats(file.as_ref());
+    assert_eq!(stats.number("processes"), 1, "{:#}", stats.0);
 }

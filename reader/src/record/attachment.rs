@@ -1,8 +1,6 @@
 //! Starts sampling a running process for a recording, and stops it when the recording ends.
 
 use std::fs::File;
-use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
 
 use anyhow::Context;
 use memmap2::MmapOptions;
@@ -65,21 +63,19 @@ pub(crate) fn attach(sampling: &SamplingSettings, pid: u32, notices: Notices) ->
     Ok(sampling)
 }
 
-/// Has `collector` inject the agent into processes of the command with id `command` that do not load `agent`, if an injected one
-/// can provide a clock of the recording. With `overwrite`, a process keeps its latest samples, otherwise all until its pool is full.
+/// Has `collector` inject the agent into processes of the command with id `command` that do not load it, if an injected one can
+/// provide a clock of the recording. With `overwrite`, a process keeps its latest samples, otherwise all until its pool is full.
 pub(crate) fn search_processes(
     collector: &mut Collector,
     session: &Session,
     command: u32,
-    agent: &Path,
     sampling: &SamplingSettings,
     overwrite: bool,
 ) -> anyhow::Result<()> {
     if !sampling.sources.can_be_injected() {
         return Ok(());
     }
-    let agent = agent.file_name().unwrap_or_default().as_bytes().to_owned();
-    let recorded = Recorded { overwrite, agent, ..recorded(session, command) };
+    let recorded = Recorded { overwrite, ..recorded(session, command) };
     collector.search_processes(recorded, settings(sampling)).context("cannot start a thread")
 }
 
@@ -102,7 +98,6 @@ fn recorded(session: &Session, root: u32) -> Recorded {
         directory: session.directory().to_owned(),
         session: session.nonce(),
         overwrite: false,
-        agent: Vec::new(),
     }
 }
 

@@ -4,7 +4,6 @@
 //! after the command was started leaves the command running.
 
 use std::io;
-use std::path::Path;
 use std::sync::mpsc::Receiver;
 use std::time::{Duration, Instant};
 
@@ -86,7 +85,7 @@ pub(super) fn record_command(options: &RecordOptions) -> anyhow::Result<u8> {
     shortage::raise_open_files();
     let events = watch_child(&child, signals.with_interval(options.every), &session);
     let recorded = match &events {
-        Ok(events) => record_child(options, &session, (&agent, tables), output, events, &mut child),
+        Ok(events) => record_child(options, &session, tables, output, events, &mut child),
         Err(error) => Err(anyhow::anyhow!("{error:#}")),
     };
     drop(priority);
@@ -153,7 +152,7 @@ fn wait_forwarding_signals(child: &mut Child, events: Option<Receiver<WatchEvent
 fn record_child(
     options: &RecordOptions,
     session: &Session,
-    (agent, tables): (&Path, Option<Cache>),
+    tables: Option<Cache>,
     output: Output,
     events: &Receiver<WatchEvent>,
     child: &mut Child,
@@ -168,7 +167,7 @@ fn record_child(
             .notices
             .say(format_args!("flight recorder: `kill -USR2 {}` writes what it holds", std::process::id()));
     }
-    search_processes(&mut collector, session, child.id(), agent, &options.sampling, options.snapshot)?;
+    search_processes(&mut collector, session, child.id(), &options.sampling, options.snapshot)?;
     let ended = follow_command(options, &mut recording, &mut collector, session, child, events, deadline)
         .and_then(|ended| {
             session.stop();

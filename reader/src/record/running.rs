@@ -146,7 +146,7 @@ fn report_children(pid: u32, notices: Notices) {
         let named: Vec<String> = children.iter().take(NAMED).map(u32::to_string).collect();
         let more = if children.len() > NAMED { ", ..." } else { "" };
         notices.say(format_args!(
-            "children that process {pid} has already are not recorded, each needs a `record -p` of its own: {}{more}",
+            "process {pid} already has children, which are not recorded: {}{more}; record each by its own process id",
             named.join(", ")
         ));
     }

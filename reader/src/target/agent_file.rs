@@ -69,6 +69,11 @@ pub(crate) fn unpack_for(sources: &Sources) -> Result<PathBuf, AgentFileError> {
     unpack_content(&format!("agent-probes{of}-{}-{hash}.so", env!("CARGO_PKG_VERSION")), &library)
 }
 
+/// Whether a library with this file name is an agent, of whichever version.
+pub(crate) fn is_agent(name: &[u8]) -> bool {
+    (name.starts_with(b"agent-") || name.starts_with(b"libselfwind_agent")) && name.ends_with(b".so")
+}
+
 fn unpack_content(name: &str, content: &[u8]) -> Result<PathBuf, AgentFileError> {
     if content.is_empty() {
         return Err(AgentFileError::NotEmbedded);

@@ -25,6 +25,7 @@ use nix::unistd::Pid;
 use selfwind_profile::file_name::base_name;
 
 use crate::proc::{self, Stat};
+use crate::target::agent_file::is_agent;
 use crate::target::inject::{self, Destination, InjectError, Settings, Turn};
 use crate::target::region_name::RegionName;
 
@@ -63,8 +64,6 @@ pub(crate) struct Recorded {
     pub(crate) session: u64,
     /// A process keeps its latest samples, instead of all until its pool is full.
     pub(crate) overwrite: bool,
-    /// File name of the agent that programs load.
-    pub(crate) agent: Vec<u8>,
 }
 
 /// The search. Dropping it ends it, and the sampling of the processes found.
@@ -362,7 +361,7 @@ impl Watched {
         if !environment.is_enabled() || session.is_some_and(|session| session != recorded.session) {
             return Some(Verdict::Leave);
         }
-        if names.any(|name| name.as_bytes() == recorded.agent) {
+        if names.any(|name| is_agent(name.as_bytes())) {
             let is_fork = parent.is_some_and(|parent| parent.program == self.program);
             return match reaches(pid, &recorded.directory) {
                 false => Some(Verdict::Inject),
@@ -373,7 +372,7 @@ impl Watched {
                 true => (age >= LOADED).then_some(Verdict::Leave),
             };
         }
-        let will_load = environment.preloads(&recorded.agent) && self.has_loader();
+        let will_load = environment.preloads_agent() && self.has_loader();
         (!will_load || age >= LOADED).then_some(Verdict::Inject)
     }
 
@@ -427,11 +426,11 @@ impl Environment {
         !matches!(self.value("SELFWIND_ENABLE"), Some(b"0" | b"" | b"no" | b"off"))
     }
 
-    /// True if the loader is asked to load a library with this file name.
-    fn preloads(&self, file_name: &[u8]) -> bool {
+    /// True if the loader is asked to load an agent.
+    fn preloads_agent(&self) -> bool {
         let files =
             self.value("LD_PRELOAD").into_iter().flat_map(|value| value.split(|byte| b" :".contains(byte)));
-        files.into_iter().any(|file| file.rsplit(|&byte| byte == b'/').next() == Some(file_name))
+        files.into_iter().any(|file| file.rsplit(|&byte| byte == b'/').next().is_some_and(is_agent))
     }
 }
 
@@ -442,12 +441,11 @@ mod tests {
     #[test]
     fn the_environment_says_what_a_process_belongs_to() {
         let of = |text: &str| Environment(text.as_bytes().to_vec());
-        let own = of("A=1\0LD_PRELOAD=/x/agent-1.so:/y/b.so\0SELFWIND_SESSION=00000000000000ff\0");
+        let own = of("A=1\0LD_PRELOAD=/y/b.so:/x/agent-probes-1.so\0SELFWIND_SESSION=00000000000000ff\0");
         assert_eq!(own.session(), Some(255));
-        assert!(
-            own.is_enabled() && own.preloads(b"agent-1.so") && own.preloads(b"b.so") && !own.preloads(b"so")
-        );
-        let other = of("NOT_SELFWIND_SESSION=1\0SELFWIND_ENABLE=0\0SELFWIND_SESSION=x");
-        assert!(other.session().is_none() && !other.is_enabled() && !other.preloads(b""));
+        assert!(own.is_enabled() && own.preloads_agent());
+        let other =
+            of("NOT_SELFWIND_SESSION=1\0SELFWIND_ENABLE=0\0LD_PRELOAD=/x/agent-1/b.so\0SELFWIND_SESSION=x");
+        assert!(other.session().is_none() && !other.is_enabled() && !other.preloads_agent());
     }
 }

@@ -13,7 +13,6 @@ mod window;
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, IsTerminal};
-use std::path::Path;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
@@ -170,7 +169,7 @@ fn watch_command(args: &TopArgs) -> anyhow::Result<u8> {
                 return Err(error.into());
             }
         };
-    let shown = show_command(args, &session, (&agent, &sampling), signals, &mut child);
+    let shown = show_command(args, &session, &sampling, signals, &mut child);
     session.stop();
     let ended = end(&mut child);
     session.remove();
@@ -182,7 +181,7 @@ fn watch_command(args: &TopArgs) -> anyhow::Result<u8> {
 fn show_command(
     args: &TopArgs,
     session: &Session,
-    (agent, sampling): (&Path, &SamplingSettings),
+    sampling: &SamplingSettings,
     signals: watch::BlockedSignals,
     child: &mut Child,
 ) -> anyhow::Result<Option<u8>> {
@@ -190,7 +189,7 @@ fn show_command(
     let pidfd = spawn::pidfd(child.id()).context("cannot watch the command (pidfd_open, Linux 5.3)")?;
     let events = watch::start(signals, Some(pidfd), doorbell.clone()).context("cannot start a thread")?;
     let mut collector = Collector::new(session.directories(), Scope::Everything, Notices::Quiet);
-    search_processes(&mut collector, session, child.id(), agent, sampling, false)?;
+    search_processes(&mut collector, session, child.id(), sampling, false)?;
     let command: Vec<_> = args.command.iter().map(|argument| argument.to_string_lossy()).collect();
     let mut top = Top::new(args, &args.event, command.join(" "))?;
     top.run(&mut collector, &doorbell, &events, Some(child))?;
