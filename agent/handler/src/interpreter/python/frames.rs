@@ -100,13 +100,13 @@ impl Walker<'_, '_> {
         }
         let mut c_frame = self.behind_beginning(state, first, layout.c_frame_previous)?;
         let skipped = usize::from(c_frame != first);
-        let mut innermost = self.field(c_frame, layout.c_frame_current)?;
+        let mut innermost = self.stack_field(c_frame, layout.c_frame_current)?;
         for number in skipped..FRAMES {
             if is_in(state, c_frame) {
                 return Ok(());
             }
-            let outer = self.field(c_frame, layout.c_frame_previous)?;
-            let behind = self.field(outer, layout.c_frame_current)?;
+            let outer = self.stack_field(c_frame, layout.c_frame_previous)?;
+            let behind = self.stack_field(outer, layout.c_frame_current)?;
             self.trust = self.certain.trust;
             match self.run(innermost, behind) {
                 Ok(()) => {}
@@ -238,11 +238,7 @@ impl Walker<'_, '_> {
         while !is_in(state, c_frame) {
             self.found.note(count, c_frame).ok_or(Gap::TooDeep)?;
             count += 1;
-            c_frame = match self.thread.stack.hold(c_frame.wrapping_add(layout.c_frame_previous.into())) {
-                // SAFETY: the field lies in the used part of the thread's stack.
-                true => unsafe { load_field(c_frame, layout.c_frame_previous) },
-                false => self.field(c_frame, layout.c_frame_previous)?,
-            };
+            c_frame = self.stack_field(c_frame, layout.c_frame_previous)?;
         }
         Ok(count)
     }

@@ -144,7 +144,7 @@ impl Walker<'_, '_> {
         match is_complete {
             // SAFETY: a complete frame is alive.
             true => Ok(unsafe { load_field(frame, offset) }),
-            false => self.field(frame, offset),
+            false => self.stack_field(frame, offset),
         }
     }
 }

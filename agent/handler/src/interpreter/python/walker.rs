@@ -5,6 +5,7 @@ use super::codes::Codes;
 use super::data_stack::DataStack;
 use super::thread::{Calls, Thread};
 use super::unreadable::Unreadable;
+use crate::arch::load_field;
 use crate::interpreter::found::Found;
 use crate::interpreter::memory::Memory;
 
@@ -31,6 +32,16 @@ impl<'a> Walker<'a, '_> {
     #[inline]
     pub(super) fn thread(&self) -> &'a Thread<'a> {
         self.thread
+    }
+
+    /// The same as [`field`](Self::field), of a structure that is likely to be on the thread's stack.
+    #[inline]
+    pub(super) fn stack_field(&mut self, base: u64, offset: u16) -> Result<u64, Unreadable> {
+        match self.thread.stack.hold(base.wrapping_add(offset.into())) {
+            // SAFETY: the field lies in the used part of the thread's stack.
+            true => Ok(unsafe { load_field(base, offset) }),
+            false => self.field(base, offset),
+        }
     }
 
     /// The word at `offset` of the structure at `base`.
