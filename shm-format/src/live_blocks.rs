@@ -196,7 +196,8 @@ impl LiveBlocks {
     /// Marks the block at `address` as freed, if it is in the table.
     pub fn remove(&self, address: u64) -> Option<BlockId> {
         match self.find(address) {
-            Found::Own(entry, before) if before == address => {
+            // free(NULL) is usual, and no block has an address that marks entries.
+            Found::Own(entry, before) if before == address && address > ENTERING => {
                 let id = entry.id.load(Ordering::Relaxed);
                 entry.address.store(address | GONE, Ordering::Release);
                 Some(BlockId(id))
@@ -324,6 +325,17 @@ mod tests {
             let view = BlocksView::parse(&bytes).unwrap();
             assert_eq!((view.ids().count(), view.untracked), (kept, 200 - kept as u64));
             assert!(kept <= 64);
+        });
+    }
+
+    /// free(NULL) is usual.
+    #[test]
+    fn no_block_is_at_an_address_that_marks_entries() {
+        with_table(64, |table, bytes| {
+            for marker in [NEVER, ENTERING] {
+                assert_eq!(table.remove(marker), None);
+            }
+            assert!(bytes()[PAGE..].iter().all(|byte| *byte == 0));
         });
     }
 

@@ -72,6 +72,17 @@ fn sites_have_their_share_and_only_the_leak_is_live() {
     assert_eq!(sites, ["site_9"]);
 }
 
+/// free(NULL) frees nothing, and is nobody's block.
+#[test]
+fn freeing_null_leaves_the_blocks_of_others_alone() {
+    let recording = recorder("alloc:8").record(&Target::c("heap_frees_null").build(), &[""; 0]);
+    assert_eq!(recording.outcome.status, 0, "{}", recording.outcome.stderr);
+    assert_all_there(&recording.file);
+    let [allocated, in_use] =
+        ["alloc_objects", "inuse_objects"].map(|value| folded(&recording.file, value).inclusive("site"));
+    assert!(allocated > 0 && in_use == 0, "{in_use} of {allocated} blocks are in use");
+}
+
 #[test]
 fn live_blocks_have_their_sites() {
     let recording = recorder("alloc:1024").record(&Target::c("heap_sites").build(), &["10000", "hold"]);
