@@ -1,7 +1,8 @@
 //! Stacks that a thread's earlier walks have found, and which words of memory each depends on.
 //!
 //! A program allocates at some thousand places, most of which recur. The stack cache knows one walk; this table knows many.
-//! A stack is looked up by its innermost frames, and is valid if all words that its steps depend on are unchanged. The
+//! Stacks recur in the same order for the most part, so those that have followed the last one are tried first. Otherwise a
+//! stack is looked up by its innermost frames. It is valid if all words that its steps depend on are unchanged. The
 //! table keeps a hash of these words rather than the words: it is larger than the caches near a core. Only stacks that
 //! fast steps walked to the root are kept. What must never happen here: accepting a stack of which one word was not
 //! compared. If one word differs, so does the hash; that several differences cancel out has a probability of 2^-64.
@@ -19,11 +20,11 @@ const WAYS: usize = 8;
 /// log2 of the number of buckets: half of their places are used.
 const BUCKET_BITS: u32 = STACK_BITS + 1 - WAYS.ilog2();
 /// Maximum number of words that a stack may depend on: return addresses, and saved frame pointers that a step uses.
-const WORDS: usize = 128;
+const WORDS: usize = 120;
 /// Words that are hashed side by side.
 const LANES: usize = 4;
-/// log2 of the number of starts with a guess.
-const GUESS_BITS: u32 = 8;
+/// Number of stacks remembered that have followed one.
+const FOLLOWERS: usize = 4;
 /// Innermost frames that a stack is looked up by.
 const FRAMES: usize = 8;
 
@@ -36,14 +37,15 @@ pub struct KnownStacks<N> {
     learned: u32,
     /// Generation of the modules.
     generation: u32,
-    /// By the start's hash.
-    guesses: [Guess; 1 << GUESS_BITS],
+    /// The stack found or learned last.
+    last: u32,
     buckets: [[Place; WAYS]; 1 << BUCKET_BITS],
-    /// In the order in which they were learned; the oldest is replaced. One that is in no bucket and no guess is not used.
+    /// In the order in which they were learned; the oldest is replaced. One that is in no bucket and follows none that is, is
+    /// not used, except for the first.
     stacks: [KnownStack<N>; COUNT],
 }
 
-/// A place in a bucket: `tag:18 | index:14`. 0 if it is free, or for a stack that no comparison accepts.
+/// A place among stacks that hash alike: `tag:18 | index:14`. 0 if it is free, or the first stack.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Place(u32);
 
@@ -86,6 +88,8 @@ struct KnownStack<N> {
     /// Some step uses the frame pointer at which the walk began.
     by_fp: bool,
     note: N,
+    /// Stacks that have followed this one, by the hashes of their starts, the latest first.
+    followers: [Place; FOLLOWERS],
     /// Where the words are, in words from the stack pointer.
     offsets: [u16; WORDS],
 }
@@ -158,11 +162,6 @@ impl Start {
         (room >= WORD).then(|| Self { sp, room, hash: mix(sp, unsafe { memory.load(sp) }) })
     }
 
-    #[inline]
-    fn guess(&self) -> usize {
-        (self.hash >> (u64::BITS - GUESS_BITS)) as usize
-    }
-
     /// Hash of the return addresses of the innermost frames, as far as the distances between them are known.
     #[inline(never)]
     fn innermost<M: Memory>(&self, memory: &mut M) -> u64 {
@@ -183,50 +182,6 @@ impl Start {
     }
 }
 
-/// Which stack follows from a start: `tag:16 | sureness:2 | index:14`. Some programs have one stack at a time for each start,
-/// others many.
-#[derive(Clone, Copy)]
-struct Guess(u32);
-
-impl Guess {
-    const SURENESS: u32 = 1 << STACK_BITS;
-    const SUREST: u32 = 3;
-
-    fn new(hash: u64, index: usize) -> Self {
-        Self((hash as u32) << (STACK_BITS + 2) | index as u32)
-    }
-
-    #[inline]
-    fn index(self) -> usize {
-        self.0 as usize % COUNT
-    }
-
-    #[inline]
-    fn sureness(self) -> u32 {
-        self.0 / Self::SURENESS % 4
-    }
-
-    /// Whether it is worth a try.
-    #[inline]
-    fn is_sure(self, hash: u64) -> bool {
-        self.sureness() == Self::SUREST
-            && self.0 >> (STACK_BITS + 2) == (hash as u32) << (STACK_BITS + 2) >> (STACK_BITS + 2)
-    }
-
-    /// Takes in that the stack after a start was this one.
-    #[inline]
-    fn learn(&mut self, hash: u64, index: usize) {
-        let found = Self::new(hash, index);
-        match self.sureness() {
-            sureness if self.0 - sureness * Self::SURENESS == found.0 => {
-                self.0 += if sureness < Self::SUREST { Self::SURENESS } else { 0 };
-            }
-            0 => *self = found,
-            _ => self.0 -= Self::SURENESS,
-        }
-    }
-}
-
 fn bucket_of(hash: u64) -> usize {
     (hash >> (u64::BITS - BUCKET_BITS)) as usize
 }
@@ -240,7 +195,6 @@ impl<N: Copy> KnownStacks<N> {
     /// Forgets all stacks. A table that was never used is not touched: its memory stays unallocated.
     pub fn forget(&mut self) {
         if core::mem::take(&mut self.learned) != 0 {
-            self.guesses.fill(Guess(0));
             self.buckets.as_flattened_mut().fill(Place::FREE);
         }
     }
@@ -253,16 +207,41 @@ impl<N: Copy> KnownStacks<N> {
             return None;
         }
         let start = Start::of(leaf, memory)?;
-        let guess = *self.guesses.get(start.guess())?;
-        if guess.is_sure(start.hash) && self.is_at(guess.index(), &start, leaf, memory) {
-            return Some(guess.index());
+        if let Some(index) = self.follower(&start)
+            && self.is_at(index, &start, leaf, memory)
+        {
+            self.follow(&start, index);
+            return Some(index);
         }
         let hash = start.innermost(memory);
         let places = self.buckets.get(bucket_of(hash))?.iter().filter(|place| place.has_tag_of(hash));
         let found =
             places.map(|place| place.index()).find(|index| self.is_at(*index, &start, leaf, memory))?;
-        self.guesses.get_mut(start.guess())?.learn(start.hash, found);
+        self.follow(&start, found);
         Some(found)
+    }
+
+    /// The stack with such a start that has followed the last one.
+    #[inline]
+    fn follower(&self, start: &Start) -> Option<usize> {
+        let followers = &self.stacks.get(self.last as usize)?.followers;
+        followers.iter().find(|place| place.has_tag_of(start.hash)).map(|place| place.index())
+    }
+
+    /// Notes that the stack at `index` has followed the last one.
+    #[inline]
+    fn follow(&mut self, start: &Start, index: usize) {
+        let new = Place::new(start.hash, index);
+        if let Some(last) = self.stacks.get_mut(self.last as usize) {
+            let mut place = new;
+            for follower in &mut last.followers {
+                place = core::mem::replace(follower, place);
+                if place.has_tag_of(start.hash) {
+                    break;
+                }
+            }
+        }
+        self.last = index as u32;
     }
 
     /// Whether a walk would find the stack at `index`.
@@ -322,6 +301,7 @@ impl<N: Copy> KnownStacks<N> {
         self.take_out(index);
         let stack = self.stacks.get_mut(index)?;
         (stack.sp, stack.count, stack.reach) = (0, 0, 0);
+        stack.followers = [Place::FREE; FOLLOWERS];
         let start = Start::of(leaf, memory)?;
         let Start { sp, room, .. } = start;
         let (depth, by_fp) = cache.words(generation, |slot, word| {
@@ -348,6 +328,7 @@ impl<N: Copy> KnownStacks<N> {
         let free = places.iter().position(|place| *place == Place::FREE);
         *places.get_mut(free.unwrap_or(index % WAYS))? = Place::new(hash, index);
         self.learned = self.learned.wrapping_add(1).max(1);
+        self.follow(&start, index);
         Some(())
     }
 

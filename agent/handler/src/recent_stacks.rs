@@ -118,7 +118,7 @@ impl RecentStacks {
         append: impl FnOnce(&[u64]) -> Option<u32>,
         memory: &mut M,
     ) -> Option<u32> {
-        let number = append(self.stacks.frames(index, memory, &mut [0; Repeat::DEPTH]))?;
+        let number = append(self.stacks.frames(index, memory, &mut [0; KnownStacks::<Recurring>::DEPTH]))?;
         self.stacks.note(index)?.number = number;
         Some(number)
     }
