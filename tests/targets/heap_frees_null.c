@@ -9,7 +9,7 @@
 #define NEAR (1ul << 17)
 #define BLOCKS 1000
 
-static void *volatile nothing;
+static void *volatile nothing, *volatile sink;
 
 static __attribute__((noinline, noclone)) void *site(void) {
     void *volatile block = malloc(1024);
@@ -19,11 +19,11 @@ static __attribute__((noinline, noclone)) void *site(void) {
 static void *first_page_of_gib(void) {
     for (int i = 0; i < 200000; i++) {
         // Large blocks up to the neighbourhood, then small ones, none of which is touched.
-        uintptr_t here = (uintptr_t)malloc(64) % GIB;
-        if (here < GIB - NEAR && !malloc(1 << 16))
-            return NULL;
-        if (here < GIB - NEAR)
+        sink = malloc(64);
+        if ((uintptr_t)sink % GIB < GIB - NEAR) {
+            sink = malloc(1 << 16);
             continue;
+        }
         void *others[BLOCKS], *block = NULL;
         int count = 0;
         while (count < BLOCKS && !block) {
