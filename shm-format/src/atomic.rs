@@ -41,9 +41,9 @@ mod portable {
         word.compare_exchange(old, new, Ordering::Release, Ordering::Relaxed).is_ok()
     }
 
-    /// Adds to the word (wrapping) and returns the previous value.
+    /// Adds to the word (wrapping) and returns what it holds then.
     pub(crate) fn local_add(word: &AtomicU64, value: u64) -> u64 {
-        word.fetch_add(value, Ordering::Release)
+        word.fetch_add(value, Ordering::Release).wrapping_add(value)
     }
 
     /// Loads the word's cache line for a later access.

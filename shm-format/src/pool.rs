@@ -159,6 +159,8 @@ pub trait Pool {
 
     /// Hands a chunk over to the reader. Returns whether to ring the doorbell: this call completed the chunk, and a
     /// quarter of the pool now waits for the reader or less than a quarter is left to writers.
+    #[cold]
+    #[inline(never)]
     fn complete(&self, chunk: Chunk<'_>, generation: u64) -> bool {
         if !chunk.complete(generation) {
             return false;

@@ -57,9 +57,9 @@ fn no_output_replaces_its_own_profile() {
 fn a_failed_export_keeps_the_previous_file() {
     let scratch = Scratch::new();
     recorded(&scratch);
-    // Without samples there is nothing to draw.
+    // Without samples there is nothing to draw. The program ends within the delay, so there are none.
     let empty = run(Command::new(selfwind())
-        .args(["record", "-q", "-F", "1", "-o", "empty.data", "--", "true"])
+        .args(["record", "-q", "--delay", "1h", "-o", "empty.data", "--", "true"])
         .current_dir(scratch.path()));
     assert_eq!(empty.status, 0, "{}", empty.stderr);
     fs::write(scratch.join("old.svg"), "before").expect("ours");
@@ -71,7 +71,7 @@ fn a_failed_export_keeps_the_previous_file() {
     assert_eq!(names(scratch.path()), listed, "a failed export leaves a file");
     assert_eq!(fs::read_to_string(scratch.join("old.svg")).expect("kept"), "before");
     // The same if a recording is exported immediately.
-    let outcome = in_directory(&scratch, &["record", "-q", "-F", "1", "-o", "none.svg", "--", "true"]);
+    let outcome = in_directory(&scratch, &["record", "-q", "--delay", "1h", "-o", "none.svg", "--", "true"]);
     assert!(outcome.stderr.contains("kept in none.svg.selfwind.data"), "{outcome:?}");
     assert!(!scratch.join("none.svg").exists(), "half a flame graph is left");
 }

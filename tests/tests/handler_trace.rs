@@ -50,7 +50,7 @@ const FIRST: [i64; 3] = [libc::SYS_mmap, libc::SYS_munlock, libc::SYS_mprotect];
 const THREADS: u64 = 8;
 
 /// Limit of code and data cache lines for a sample of a few frames. Each one is a memory access if caches are cold.
-const LINES: (usize, usize) = (152, 72);
+const LINES: (usize, usize) = (140, 72);
 
 fn assert_small(found: &HandlerTrace) {
     let (code, data) = found.first_quartile_lines();

@@ -17,7 +17,7 @@ use crate::sys::{self, SignalsBlocked};
 /// The slot of the calling thread, whose stack pointer is `sp`; `None` if the noted slot is another thread's. Once
 /// system calls are filtered, the noted slot is taken to be its own.
 pub(crate) fn own_slot(sp: u64) -> Option<&'static Slot> {
-    let slot = slot::noted()?;
+    let slot = slot::noted_inline()?;
     let is_own = slot.stack().hold(sp)
         || is_filtered()
         // The thread is on another stack, or shares the thread-local storage of another one: ask the kernel.

@@ -181,6 +181,13 @@ pub(crate) fn tell(recording: &Recording, committed: Result<Committed, Loss>) ->
     committed.map(drop).map_err(Missed::Lost)
 }
 
+/// [`tell`] where there mostly is nothing to tell.
+#[cold]
+#[inline(never)]
+pub(crate) fn tell_cold(recording: &Recording, committed: Result<Committed, Loss>) -> Outcome {
+    tell(recording, committed)
+}
+
 /// Frames as words, as records hold them.
 pub(crate) fn words(frames: &[Frame]) -> &[u64] {
     // SAFETY: `Frame` is a transparent wrapper of one word.

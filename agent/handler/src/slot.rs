@@ -14,7 +14,7 @@ use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use shm_format::{Control, CopyBuffer, StackChain, ThreadCursor};
 use unwind::StackCache;
 
-pub(crate) use arena::some;
+pub(crate) use arena::{noted_inline, some};
 pub use arena::{at, find, noted, taken};
 pub(crate) use borrowed::BorrowedBench;
 pub(crate) use note::has_ended;

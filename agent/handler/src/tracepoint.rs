@@ -39,7 +39,7 @@ impl Event {
     }
 
     /// Records the event without a stack.
-    #[inline(never)]
+    #[inline(always)]
     pub fn record(self, recording: &Recording) {
         let marker = 0u8;
         let slot = begin(recording, &raw const marker as u64);
@@ -77,7 +77,9 @@ impl Event {
             let values = unsafe { core::slice::from_raw_parts(self.values, types.count()) };
             slot.cursor.write_numbers(region, self.number, values, clock::now)
         };
-        sample::tell(recording, committed)?;
+        if committed != Ok(Committed { wake: false }) {
+            sample::tell_cold(recording, committed)?;
+        }
         slot.count_event(recording.region.control());
         Ok(())
     }
@@ -101,11 +103,15 @@ impl Event {
         }
         match BorrowedBench::take(slot) {
             Some(mut borrowed) => self.write_walk(recording, slot, caller, borrowed.bench(), true),
-            None => {
-                recording.region.control().truncate();
-                self.write(recording, slot)
-            }
+            None => self.write_without_stack(recording, slot),
         }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn write_without_stack(&self, recording: &Recording, slot: &Slot) -> Outcome {
+        recording.region.control().truncate();
+        self.write(recording, slot)
     }
 
     #[inline(never)]

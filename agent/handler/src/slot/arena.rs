@@ -127,14 +127,24 @@ pub(crate) fn some(number: u32) -> Option<&'static Slot> {
 }
 
 /// The slot that a signal or a thread refers to by `token`.
+#[inline]
 pub fn at(token: u64) -> Option<&'static Slot> {
     let number = note::number(token)?;
-    (number < MADE.load(Ordering::Relaxed) as usize).then(|| slot(number)).flatten()
+    if number >= MADE.load(Ordering::Relaxed) as usize {
+        return None;
+    }
+    slot(number)
 }
 
 /// The calling thread's slot, if its thread-local word refers to one.
-#[inline]
+#[inline(never)]
 pub fn noted() -> Option<&'static Slot> {
+    noted_inline()
+}
+
+/// [`noted`] where a call would be a good part of the whole.
+#[inline(always)]
+pub(crate) fn noted_inline() -> Option<&'static Slot> {
     // A thread made by a bare `clone` may have arbitrary memory in place of the variable; a token is checked.
     at(note::read())
 }

@@ -16,9 +16,9 @@ pub(super) fn token(number: u32) -> u64 {
     MARK | u64::from(number)
 }
 
-/// The number in a token.
+/// The number in a token. That of a thread about to end is above every slot's.
 pub(super) fn number(token: u64) -> Option<usize> {
-    (token & MARK_BITS == MARK && token != ENDED).then_some((token & !MARK_BITS) as usize)
+    (token & MARK_BITS == MARK).then_some((token & !MARK_BITS) as usize)
 }
 
 /// The calling thread's token, or 0.
@@ -53,9 +53,10 @@ mod tests {
         for slot in [0, 1, 4711, u32::MAX - 1] {
             assert_eq!(number(token(slot)), Some(slot as usize));
         }
-        for other in [0, 1, 0x7fff_1234_5678, u64::MAX, ENDED, MARK << 1] {
+        for other in [0, 1, 0x7fff_1234_5678, u64::MAX, MARK << 1] {
             assert_eq!(number(other), None, "{other:x}");
         }
+        assert_eq!(number(ENDED), Some(u32::MAX as usize));
     }
 
     #[test]
