@@ -179,7 +179,8 @@ impl ThreadCursor {
     ) -> Result<Committed, Loss> {
         let size = |(): &mut (), _| 1 + values.len();
         // Inlined without the loop around it, which would take a third more instructions.
-        let reserved = self.try_write(pool, RecordKind::Tracepoint, &now, &mut (), size, |(), record| record)?;
+        let reserved =
+            self.try_write(pool, RecordKind::Tracepoint, &now, &mut (), size, |(), record| record)?;
         let Some(record) = reserved else { return self.write_numbers_again(pool, number, values, now) };
         Ok(record.commit_numbers(number, values))
     }

@@ -14,8 +14,8 @@ use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use shm_format::{Control, CopyBuffer, StackChain, ThreadCursor};
 use unwind::StackCache;
 
-pub(crate) use arena::{noted_inline, some};
 pub use arena::{at, find, noted, taken};
+pub(crate) use arena::{noted_inline, some};
 pub(crate) use borrowed::BorrowedBench;
 pub(crate) use note::has_ended;
 pub use note::note_end;
