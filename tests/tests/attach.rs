@@ -10,8 +10,10 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use selfwind_tests::attacher::{Attacher, Conversation, Guest, PATIENCE};
+use selfwind_tests::binary::selfwind;
 use selfwind_tests::outcome::{Outcome, run};
 use selfwind_tests::recording::{folded, stats};
+use selfwind_tests::scratch::Scratch;
 use selfwind_tests::skip::skip;
 use selfwind_tests::target::Target;
 
@@ -294,7 +296,9 @@ fn refusals_name_cause_and_remedy() {
     if nix::unistd::geteuid().is_root() {
         // A process of a user who is neither root nor the attacher.
         let mut other = sleeper(Command::new("sleep").arg("100"));
-        let mut command = attacher.command(&["attach", "-p", &other.id().to_string()]);
+        let reachable = Scratch::for_all_users();
+        let mut command = Command::new(reachable.copy(selfwind()));
+        command.args(["attach", "-p", &other.id().to_string()]);
         let outcome = run(command.uid(65534).env("XDG_RUNTIME_DIR", "/nonexistent"));
         assert!(outcome.status == 1 && outcome.stderr.contains("run it as root"), "{outcome:?}");
         other.kill().expect("our child");

@@ -7,8 +7,10 @@ use std::process::{Command, Stdio};
 
 use nix::unistd::geteuid;
 use selfwind_tests::attacher::{Attacher, Guest};
+use selfwind_tests::binary::selfwind;
 use selfwind_tests::outcome::run;
 use selfwind_tests::recording::{folded, stats};
+use selfwind_tests::scratch::Scratch;
 use selfwind_tests::skip::skip;
 use selfwind_tests::target::Target;
 
@@ -62,9 +64,11 @@ fn a_process_whose_filter_forbids_it_is_left_alone() {
 #[test]
 fn reading_a_filter_needs_root() {
     let attacher = Attacher::new();
-    let mut command = Command::new(program());
+    let reachable = Scratch::for_all_users();
+    let mut command = Command::new(reachable.copy(&program()));
     command.arg("1").stdin(Stdio::null()).stdout(Stdio::null());
-    let mut attach = attacher.command(&["attach"]);
+    let mut attach = Command::new(reachable.copy(selfwind()));
+    attach.arg("attach").env("XDG_RUNTIME_DIR", attacher.scratch.path());
     if geteuid().is_root() {
         command.uid(NOBODY).gid(NOBODY);
         attach.uid(NOBODY).gid(NOBODY).env("XDG_RUNTIME_DIR", "/nonexistent");

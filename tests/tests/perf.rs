@@ -237,16 +237,17 @@ fn every_call_of_git_has_its_stack() {
     assert_eq!(folded(&file).total(), stats.number("weight"));
 }
 
-/// Records under special conditions; returns the profile and the recorder's output.
+/// Records with `reader`, a copy of `selfwind`, as started by `command`; returns the profile and the recorder's output.
 fn recorded_by(
     command: &mut Command,
+    reader: &Path,
     scratch: &Path,
     event: &str,
     program: &Path,
 ) -> (Outcome, Option<Stats>) {
     let file = scratch.join("x.data");
     let outcome = run(command
-        .arg(selfwind())
+        .arg(reader)
         .args(["record", "-F", "997", "-e", event, "-o"])
         .arg(&file)
         .arg("--")
@@ -259,15 +260,15 @@ fn recorded_by(
 #[test]
 fn an_ordinary_user_gets_user_mode_and_a_hint() {
     let program = Target::c("kernel_work").build();
-    let home = Path::new("/tmp").join(format!("selfwind-perf-{}", std::process::id()));
-    std::fs::create_dir_all(&home).expect("a directory");
+    let reachable = Scratch::for_all_users();
+    let home = reachable.path();
     let user = "65534";
-    let chown = run(Command::new("chown").arg(user).arg(&home));
+    let chown = run(Command::new("chown").arg(user).arg(home));
     let mut command = Command::new("setpriv");
     command.args(["--reuid", user, "--regid", user, "--clear-groups", "env"]);
     command.arg(format!("HOME={}", home.display())).arg(format!("XDG_RUNTIME_DIR={}", home.display()));
-    let (outcome, stats) = recorded_by(&mut command, &home, "perf", &program);
-    let _ = std::fs::remove_dir_all(&home);
+    let reader = reachable.copy(selfwind());
+    let (outcome, stats) = recorded_by(&mut command, &reader, home, "perf", &reachable.copy(&program));
     let Some(stats) = stats.filter(|_| chown.status == 0 && outcome.status == 0) else {
         skip(format_args!("{} {}", chown.stderr, outcome.stderr));
         return;
@@ -312,15 +313,20 @@ fn by_default_the_source_is_the_best_that_does_no_harm() {
     assert!(source(&recording.stats()).contains("perf: "), "{}", source(&recording.stats()));
     let mut denied = Command::new(Target::c("perf_denied").build());
     denied.arg(libc::EPERM.to_string());
-    let (outcome, stats) = recorded_by(&mut denied, scratch.path(), "auto", &program);
+    let (outcome, stats) = recorded_by(&mut denied, selfwind(), scratch.path(), "auto", &program);
     assert!(outcome.stderr.contains("cpu timers instead of perf"), "{}", outcome.stderr);
     assert!(outcome.stderr.contains("of 997 Hz (timers tick with the kernel's HZ)"), "{}", outcome.stderr);
     assert!(stats.is_some_and(|stats| source(&stats).contains("cpu timers")));
     let report = read(&["report"], &scratch.join("x.data"));
     assert!(report.contains("of 997 Hz (timers tick with the kernel's HZ)"), "{report}");
     // A tracer would be told of each event.
-    let (outcome, stats) =
-        recorded_by(Command::new("strace").args(["-f", "-o", "/dev/null"]), scratch.path(), "auto", &program);
+    let (outcome, stats) = recorded_by(
+        Command::new("strace").args(["-f", "-o", "/dev/null"]),
+        selfwind(),
+        scratch.path(),
+        "auto",
+        &program,
+    );
     assert_eq!(outcome.stdout, "done\n", "{}", outcome.stderr);
     assert!(stats.is_some_and(|stats| source(&stats).contains("the process is traced")));
 }
@@ -336,14 +342,15 @@ fn timers_replace_denied_perf_events() {
             command.arg(error.to_string());
             command
         };
-        let (outcome, stats) = recorded_by(&mut denied(), scratch.path(), "perf", &program);
+        let (outcome, stats) = recorded_by(&mut denied(), selfwind(), scratch.path(), "perf", &program);
         assert_eq!((outcome.status, outcome.stdout.as_str()), (0, "done\n"), "{}", outcome.stderr);
         assert!(outcome.stderr.contains("cpu timers instead of perf"), "{}", outcome.stderr);
         let stats = stats.expect("a profile");
         stats.assert_adds_up();
         assert!(stats.number("weight") > 200, "{:#}", stats.0);
         // Nothing can replace page faults.
-        let (outcome, stats) = recorded_by(&mut denied(), scratch.path(), "perf:faults", &program);
+        let (outcome, stats) =
+            recorded_by(&mut denied(), selfwind(), scratch.path(), "perf:faults", &program);
         assert_eq!(
             (outcome.status, stats.expect("a profile").number("samples")),
             (0, 0),

@@ -256,16 +256,11 @@ fn programs_started_as_another_user_are_recorded() {
         skip("becoming another user takes root");
         return;
     }
-    // The other user must be able to execute it.
-    let directory = std::env::temp_dir().join(format!("selfwind-stranger-{}", std::process::id()));
-    fs::create_dir_all(&directory).expect("a temporary directory");
-    let program = directory.join("crowd");
-    fs::copy(Target::c("crowd").build(), &program).expect("ours");
-    let scratch = Scratch::new();
+    let (scratch, reachable) = (Scratch::new(), Scratch::for_all_users());
+    let program = reachable.copy(&Target::c("crowd").build());
     let mut command = Command::new(selfwind());
     command.args(["record", "-F", "997", "-o"]).arg(scratch.join("selfwind.data")).arg("--");
     let outcome = run(command.arg(&program).arg("stranger"));
-    let _ = fs::remove_dir_all(&directory);
     assert_eq!((outcome.status, outcome.stdout.as_str()), (0, "child done\ncrowd 0\n"), "{outcome:?}");
     let stats = adds_up(&scratch.join("selfwind.data"));
     assert!(stats.number("samples") > 0);
@@ -280,12 +275,9 @@ fn a_user_who_may_have_no_more_threads_reads_profiles_all_the_same() {
         skip("becoming another user takes root");
         return;
     }
-    // The other user must be able to execute it.
-    let directory = std::env::temp_dir().join(format!("selfwind-lonely-{}", std::process::id()));
-    fs::create_dir_all(&directory).expect("a temporary directory");
-    let reader = directory.join("selfwind");
-    fs::copy(selfwind(), &reader).expect("ours");
-    let file = directory.join("selfwind.data");
+    let reachable = Scratch::for_all_users();
+    let reader = reachable.copy(selfwind());
+    let file = reachable.join("selfwind.data");
     let recorded = run(Command::new(selfwind())
         .args(["record", "-q", "-F", "499", "-o"])
         .arg(&file)
@@ -295,7 +287,10 @@ fn a_user_who_may_have_no_more_threads_reads_profiles_all_the_same() {
     assert_eq!(recorded.stderr, "");
     for arguments in [&["report"][..], &["export", "-f", "folded"], &["export", "-f", "firefox"]] {
         let alone = |command: &mut Command| {
-            run(command.args(arguments).args(["--no-symbol-cache", "selfwind.data"]).current_dir(&directory))
+            run(command
+                .args(arguments)
+                .args(["--no-symbol-cache", "selfwind.data"])
+                .current_dir(reachable.path()))
         };
         let mut crowded = Command::new("setpriv");
         crowded.args(["--reuid=64999", "--clear-groups", "prlimit", "--nproc=1"]).arg(&reader);
@@ -303,5 +298,4 @@ fn a_user_who_may_have_no_more_threads_reads_profiles_all_the_same() {
         assert_eq!((found.status, found.stderr.as_str()), (0, ""), "{arguments:?}");
         assert_eq!(found.stdout, expected.stdout, "{arguments:?}");
     }
-    let _ = fs::remove_dir_all(&directory);
 }
