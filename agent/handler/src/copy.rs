@@ -72,7 +72,7 @@ impl<'p> Reach<'p> {
         let until = sp.saturating_add(limit).min(base.unwrap_or(u64::MAX)) & !(WORD - 1);
         // SAFETY: the caller's guard makes this the only use of the pages.
         let pages = unsafe { &mut *slot.probed_pages() };
-        let memory = Stack::probing(known, if is_filtered() { 0 } else { PROBES }, pages);
+        let memory = Stack::probing(known, sp, if is_filtered() { 0 } else { PROBES }, pages);
         Self { low, until, base, memory }
     }
 

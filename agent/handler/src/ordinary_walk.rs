@@ -71,7 +71,7 @@ fn walk_in(
     may_probe: bool,
 ) -> (Walk, bool) {
     let Workbench { stack_cache, chain, scratch, pages, pin } = bench;
-    let mut memory = Stack::new([known, Bounds::NONE], may_probe, pages);
+    let mut memory = Stack::new([known, Bounds::NONE], registers.sp(), may_probe, pages);
     let (walk, is_mixed) = match Pinned::new(pin) {
         Some(pinned) => {
             let (modules, list, most) = (pinned.modules(), pinned.regions(), recording.max_frames);

@@ -1,11 +1,25 @@
-//! The pages that a walk has found readable, so that it probes each of them once.
+//! The pages that a walk has found readable, so that it probes each of them once, and blocks of memory that it has copied.
+//!
+//! A page of the thread's own stack can only be unreadable; other pages may also be unmapped by another thread once they were
+//! probed, and then a load would end the program. So of these the kernel copies blocks, which it either can or cannot.
 //!
 //! They are in the thread's workspace, because the thread's stack may be too small for them. Pages found by an earlier walk
 //! must never count: another thread may have unmapped them since.
 
-use crate::sys::PAGE;
+use crate::sys::{self, PAGE};
 
 const ENTRIES: usize = 16;
+/// Words of a copied block. Blocks are aligned, so that none is in two pages.
+const BLOCK: usize = 32;
+const BLOCK_BYTES: u64 = 8 * BLOCK as u64;
+const BLOCKS: usize = 8;
+
+/// What one walk has copied, all zeros if none.
+struct Block {
+    address: u64,
+    walk: u64,
+    words: [u64; BLOCK],
+}
 
 /// Readable pages, each with the number of the walk that probed it. All zeros is an empty one.
 pub(crate) struct ProbedPages {
@@ -13,6 +27,15 @@ pub(crate) struct ProbedPages {
     seen: [u64; ENTRIES],
     /// 1 to 4095; 0 before the first walk.
     walk: u64,
+    blocks: [Block; BLOCKS],
+}
+
+/// What is known of a word that another thread may unmap.
+pub(crate) enum Copy {
+    /// Its value.
+    Word(u64),
+    /// The kernel must be asked for this block.
+    Missing(u64),
 }
 
 impl ProbedPages {
@@ -28,7 +51,29 @@ impl ProbedPages {
     #[cold]
     fn forget_all(&mut self) {
         self.seen.fill(0);
+        self.blocks.iter_mut().for_each(|block| block.walk = 0);
         self.walk = 1;
+    }
+
+    /// The aligned word at `address`, as this walk has copied it.
+    pub(crate) fn copied(&self, address: u64) -> Copy {
+        let wanted = address & !(BLOCK_BYTES - 1);
+        let block = self.blocks.get((wanted / BLOCK_BYTES) as usize % BLOCKS);
+        let word = block
+            .filter(|block| (block.address, block.walk) == (wanted, self.walk))
+            .and_then(|block| block.words.get(((address - wanted) / 8) as usize));
+        word.map_or(Copy::Missing(wanted), |word| Copy::Word(*word))
+    }
+
+    /// Copies the block at `address`; the results are those of [`sys::copy_own`].
+    pub(crate) fn copy_block(&mut self, address: u64) -> Option<bool> {
+        let block = self.blocks.get_mut((address / BLOCK_BYTES) as usize % BLOCKS)?;
+        block.walk = 0;
+        let is_copied = sys::copy_own(address, &mut block.words)?;
+        if is_copied {
+            (block.address, block.walk) = (address, self.walk);
+        }
+        Some(is_copied)
     }
 
     /// Whether this walk has found the page at `page` readable.
@@ -46,7 +91,8 @@ impl ProbedPages {
 
     #[cfg(test)]
     pub(crate) const fn new() -> Self {
-        Self { seen: [0; ENTRIES], walk: 0 }
+        let blocks = [const { Block { address: 0, walk: 0, words: [0; BLOCK] } }; BLOCKS];
+        Self { seen: [0; ENTRIES], walk: 0, blocks }
     }
 }
 

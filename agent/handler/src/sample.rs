@@ -33,7 +33,8 @@ impl<'a> Sample<'a> {
     pub(crate) fn walk(recording: &'a Recording, slot: &'a Slot, context: Context<'_>) -> Self {
         // SAFETY: the caller is inside the nesting guard, so nothing else uses the stack cache and the pages.
         let (stack_cache, pages) = unsafe { (&mut *slot.stack_cache(), &mut *slot.probed_pages()) };
-        let mut memory = Stack::new(known_bounds(slot, context), !is_filtered(), pages);
+        let mut memory =
+            Stack::new(known_bounds(slot, context), context.stack_pointer(), !is_filtered(), pages);
         let mut mixed = None;
         let walk = match Pinned::new(&slot.pin) {
             Some(pinned) => {
@@ -104,7 +105,7 @@ impl<'a> Sample<'a> {
         let sp = context.stack_pointer();
         let limit = sp.saturating_add(recording.copy_limit);
         let base = known.iter().find(|bounds| bounds.hold(sp)).map_or(u64::MAX, |bounds| bounds.high);
-        let mut memory = Stack::probing(known, if is_filtered() { 0 } else { GUESS_PROBES }, pages);
+        let mut memory = Stack::probing(known, sp, if is_filtered() { 0 } else { GUESS_PROBES }, pages);
         let mut walk = match Pinned::new(&slot.pin) {
             Some(pinned) => unwind::guess(
                 pinned.modules(),

@@ -1,20 +1,23 @@
 //! Reads of the interrupted thread's stack that can never fault.
 //!
-//! Inside the known bounds of the thread's stack a read is a plain load, as long as the walk has not had to guess.
-//! Elsewhere (a coroutine's stack, a wild pointer in a corrupt frame) each page is probed once per walk, by a system
-//! call that reports an unmapped page instead of faulting; once the program has installed a seccomp filter even that is
-//! not done, and such memory counts as unreadable.
+//! Inside the known bounds of the thread's stack a read is a plain load, as long as the walk has not had to guess. In the rest
+//! of the stack (a coroutine's; a guard page) each page is probed once per walk, by a system call that reports an unmapped page
+//! instead of faulting. Elsewhere (generated code, a wild pointer in a corrupt frame) another thread may unmap a page after
+//! the probe, so the kernel copies what is read. Once the program has installed a seccomp filter neither is done, and such
+//! memory counts as unreadable.
 
 use unwind::Memory;
 
 use crate::arch::load;
-use crate::probed_pages::ProbedPages;
+use crate::probed_pages::{Copy, ProbedPages};
 use crate::sys::{self, PAGE};
 
 /// Probes per walk. Code without call frame information is probed frame by frame: as many as a walk has frames.
 const PROBES: u32 = 1024;
 /// Probes per walk that may fail, so that a chain of wild pointers stays cheap.
 const WILD: u32 = 64;
+/// Size in bytes of a stack whose bounds are not known, from the page below the stack pointer: that of a usual thread's.
+const STACK: u64 = 8 << 20;
 
 /// An address range that stays mapped while its thread lives.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -39,23 +42,74 @@ impl Bounds {
 /// The memory that one walk may read.
 pub struct Stack<'p> {
     known: [Bounds; 2],
+    /// Stacks in use by this thread: nobody unmaps them.
+    own: [Bounds; 3],
     pages: &'p mut ProbedPages,
     probes: u32,
     wild: u32,
 }
 
 impl<'p> Stack<'p> {
-    /// Memory with two ranges `known` to be mapped; elsewhere probed if `may_probe`. `pages` is the thread's.
+    /// Memory with two ranges `known` to be mapped; elsewhere probed if `may_probe`. `sp` is the stack pointer, `pages` is the
+    /// thread's.
     #[inline]
-    pub(crate) fn new(known: [Bounds; 2], may_probe: bool, pages: &'p mut ProbedPages) -> Self {
-        Self { wild: WILD, ..Self::probing(known, if may_probe { PROBES } else { 0 }, pages) }
+    pub(crate) fn new(known: [Bounds; 2], sp: u64, may_probe: bool, pages: &'p mut ProbedPages) -> Self {
+        Self { wild: WILD, ..Self::probing(known, sp, if may_probe { PROBES } else { 0 }, pages) }
     }
 
     /// The same with a given number of probes, all of which may fail.
     #[inline]
-    pub(crate) fn probing(known: [Bounds; 2], probes: u32, pages: &'p mut ProbedPages) -> Self {
+    pub(crate) fn probing(known: [Bounds; 2], sp: u64, probes: u32, pages: &'p mut ProbedPages) -> Self {
         pages.begin_walk();
-        Self { known, pages, probes, wild: probes }
+        let unknown = match known.iter().any(|bounds| bounds.hold(sp)) {
+            true => Bounds::NONE,
+            false => Bounds { low: sp.saturating_sub(PAGE), high: sp.saturating_add(STACK) },
+        };
+        Self { known, own: [known[0], known[1], unknown], pages, probes, wild: probes }
+    }
+
+    fn is_own(&self, address: u64) -> bool {
+        self.own.iter().any(|bounds| bounds.hold(address))
+    }
+
+    /// The word at `address`, in memory that is not known to be mapped.
+    #[cold]
+    #[inline(never)]
+    fn unknown(&mut self, address: u64) -> Option<u64> {
+        if self.is_own(address) {
+            // SAFETY: the pages were just probed, and nobody unmaps a stack in use.
+            return self.is_readable(address).then(|| unsafe { load(address) });
+        }
+        let (aligned, shift) = (address & !7, address % 8 * 8);
+        let low = self.copied(aligned)? >> shift;
+        match shift {
+            0 => Some(low),
+            _ => Some(low | self.copied(aligned.checked_add(8)?)? << (64 - shift)),
+        }
+    }
+
+    /// The aligned word at `address`, by a copy of the kernel's.
+    fn copied(&mut self, address: u64) -> Option<u64> {
+        let block = match self.pages.copied(address) {
+            Copy::Word(word) => return Some(word),
+            Copy::Missing(block) => block,
+        };
+        if self.probes == 0 || self.wild == 0 {
+            return None;
+        }
+        self.probes -= 1;
+        match self.pages.copy_block(block) {
+            Some(true) => match self.pages.copied(address) {
+                Copy::Word(word) => Some(word),
+                Copy::Missing(_) => None,
+            },
+            Some(false) => {
+                self.wild -= 1;
+                None
+            }
+            // SAFETY: the page was just probed. A kernel without copies has nothing better.
+            None => self.page_is_readable(address & !(PAGE - 1)).then(|| unsafe { load(address) }),
+        }
     }
 
     #[cold]
@@ -69,7 +123,7 @@ impl<'p> Stack<'p> {
     #[cold]
     fn readable_until(&mut self, address: u64) -> u64 {
         let page = address & !(PAGE - 1);
-        if self.page_is_readable(page) { page.saturating_add(PAGE) } else { address }
+        if self.is_own(address) && self.page_is_readable(page) { page.saturating_add(PAGE) } else { address }
     }
 
     fn page_is_readable(&mut self, page: u64) -> bool {
@@ -93,8 +147,11 @@ impl Memory for Stack<'_> {
     #[inline]
     fn read(&mut self, address: u64) -> Option<u64> {
         let known = self.known[0].hold(address) || self.known[1].hold(address);
-        // SAFETY: the eight bytes lie in a range known to be mapped, or in pages that were just probed.
-        (known || self.is_readable(address)).then(|| unsafe { load(address) })
+        if !known {
+            return self.unknown(address);
+        }
+        // SAFETY: the eight bytes lie in a range known to be mapped.
+        Some(unsafe { load(address) })
     }
 
     #[inline]
@@ -125,7 +182,7 @@ mod tests {
         let words = [1u64, 2, 3];
         let low = words.as_ptr() as u64;
         let mut pages = ProbedPages::new();
-        let mut stack = Stack::new([Bounds { low, high: low + 24 }, Bounds::NONE], false, &mut pages);
+        let mut stack = Stack::new([Bounds { low, high: low + 24 }, Bounds::NONE], low, false, &mut pages);
         assert_eq!(stack.read(low + 8), Some(2));
         assert_eq!(stack.read(low + 4), Some(2 << 32));
         assert_eq!(stack.read(low + 16), Some(3));
@@ -138,7 +195,7 @@ mod tests {
     fn unknown_memory_is_probed() {
         let word = 7u64;
         let mut pages = ProbedPages::new();
-        let mut stack = Stack::new([Bounds::NONE; 2], true, &mut pages);
+        let mut stack = Stack::new([Bounds::NONE; 2], 0, true, &mut pages);
         assert_eq!(stack.read(&raw const word as u64), Some(7));
         for wild in [0, 8, 0x7fff_ffff_f000, 0xdead_beef_dead_beef, u64::MAX - 7, u64::MAX] {
             assert_eq!(stack.read(wild), None, "{wild:x}");
@@ -151,12 +208,12 @@ mod tests {
         let low = words.as_ptr() as u64;
         let bounds = Bounds { low, high: low + 24 };
         let mut pages = ProbedPages::new();
-        let mut stack = Stack::new([Bounds::NONE, bounds], false, &mut pages);
+        let mut stack = Stack::new([Bounds::NONE, bounds], low, false, &mut pages);
         assert_eq!(stack.known_until(low), low + 24);
         assert_eq!(stack.known_until(low + 16), low + 24);
         assert_eq!(stack.known_until(low + 17), low + 17);
         assert_eq!(stack.known_until(low - 1), low - 1);
-        let mut probing = Stack::new([Bounds::NONE; 2], true, &mut pages);
+        let mut probing = Stack::new([Bounds::NONE; 2], low, true, &mut pages);
         assert_eq!(probing.known_until(low), (low & !(PAGE - 1)) + PAGE);
         assert_eq!(probing.known_until(8), 8);
     }
@@ -165,7 +222,7 @@ mod tests {
     fn probes_are_bounded() {
         let word = 7u64;
         let mut pages = ProbedPages::new();
-        let mut stack = Stack::new([Bounds::NONE; 2], true, &mut pages);
+        let mut stack = Stack::new([Bounds::NONE; 2], 0, true, &mut pages);
         for page in 0..u64::from(WILD) {
             assert_eq!(stack.read(page << 4), None);
         }
@@ -176,7 +233,7 @@ mod tests {
     fn a_walk_may_look_at_the_code_of_every_frame() {
         static CODE: [[u64; PAGE as usize / 8]; 1100] = [[7; PAGE as usize / 8]; 1100];
         let mut pages = ProbedPages::new();
-        let mut stack = Stack::new([Bounds::NONE; 2], true, &mut pages);
+        let mut stack = Stack::new([Bounds::NONE; 2], 0, true, &mut pages);
         for (number, page) in CODE.iter().enumerate() {
             let is_read = number < PROBES as usize;
             assert_eq!(stack.read(page.as_ptr() as u64), is_read.then_some(7), "{number}");

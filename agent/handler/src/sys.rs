@@ -3,7 +3,7 @@
 //! A libc wrapper would write `errno`, may be interposed, and may be bound lazily; none of that may happen between
 //! entry and return of a signal handler. Results are the kernel's: `-errno` on failure.
 
-use core::sync::atomic::AtomicU32;
+use core::sync::atomic::{AtomicU8, AtomicU32, Ordering};
 
 use crate::arch;
 
@@ -86,6 +86,41 @@ pub fn is_readable(address: u64) -> bool {
         call(libc::SYS_rt_sigprocmask, [libc::SIG_BLOCK as usize, address as usize, 0, SIGSET_BYTES, 0, 0])
     };
     result == 0
+}
+
+/// Whether a system call filter was there before the program's own, if known.
+static INHERITS_FILTER: AtomicU8 = AtomicU8::new(UNKNOWN);
+const UNKNOWN: u8 = 2;
+
+/// Whether the process was started under a system call filter, which may kill for a call that few programs make. The program's
+/// own filters are observed (`activity::is_filtered`).
+fn inherits_filter() -> bool {
+    let mut known = INHERITS_FILTER.load(Ordering::Relaxed);
+    if known == UNKNOWN {
+        // SAFETY: this operation only reads.
+        let mode = unsafe { call(libc::SYS_prctl, [libc::PR_GET_SECCOMP as usize, 0, 0, 0, 0, 0]) };
+        known = u8::from(mode != 0);
+        INHERITS_FILTER.store(known, Ordering::Relaxed);
+    }
+    known != 0
+}
+
+/// Whether the kernel has copied this process's words from `address` on to `words`. `None` if it cannot be asked. Never
+/// faults, whatever other threads unmap meanwhile.
+pub(crate) fn copy_own(address: u64, words: &mut [u64]) -> Option<bool> {
+    if inherits_filter() {
+        return None;
+    }
+    let bytes = size_of_val(words);
+    let to = libc::iovec { iov_base: words.as_mut_ptr().cast(), iov_len: bytes };
+    let from = libc::iovec { iov_base: address as *mut _, iov_len: bytes };
+    let arguments = [process_id() as usize, (&raw const to) as usize, 1, (&raw const from) as usize, 1, 0];
+    // SAFETY: the kernel checks the source, and writes at most `bytes` into `words`.
+    let count = unsafe { call(libc::SYS_process_vm_readv, arguments) };
+    match count as i32 {
+        error if error == -libc::ENOSYS || error == -libc::EPERM => None,
+        count => Some(count as usize == bytes),
+    }
 }
 
 /// Blocks all signals of the calling thread until dropped.
