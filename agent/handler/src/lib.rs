@@ -27,6 +27,7 @@
 
 pub mod activity;
 mod arch;
+mod bounds;
 pub mod call;
 pub mod caller;
 mod capture;

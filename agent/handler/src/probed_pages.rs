@@ -6,6 +6,7 @@
 //! They are in the thread's workspace, because the thread's stack may be too small for them. Pages found by an earlier walk
 //! must never count: another thread may have unmapped them since.
 
+use crate::bounds::Bounds;
 use crate::sys::{self, PAGE};
 
 const ENTRIES: usize = 16;
@@ -27,6 +28,8 @@ pub(crate) struct ProbedPages {
     seen: [u64; ENTRIES],
     /// 1 to 4095; 0 before the first walk.
     walk: u64,
+    /// The stacks in use by the thread, which nobody unmaps. Here, as the thread's stack may be small.
+    stacks: [Bounds; 3],
     blocks: [Block; BLOCKS],
 }
 
@@ -39,9 +42,10 @@ pub(crate) enum Copy {
 }
 
 impl ProbedPages {
-    /// Forgets the pages of earlier walks.
+    /// Forgets the pages of earlier walks. `stacks` are in use by the thread.
     #[inline]
-    pub(crate) fn begin_walk(&mut self) {
+    pub(crate) fn begin_walk(&mut self, stacks: [Bounds; 3]) {
+        self.stacks = stacks;
         self.walk += 1;
         if self.walk >= PAGE {
             self.forget_all();
@@ -76,6 +80,11 @@ impl ProbedPages {
         Some(is_copied)
     }
 
+    /// Whether the eight bytes at `address` lie in a stack in use.
+    pub(crate) fn are_of_stack(&self, address: u64) -> bool {
+        self.stacks.iter().any(|bounds| bounds.hold(address))
+    }
+
     /// Whether this walk has found the page at `page` readable.
     #[inline]
     pub(crate) fn contains(&self, page: u64) -> bool {
@@ -92,7 +101,7 @@ impl ProbedPages {
     #[cfg(test)]
     pub(crate) const fn new() -> Self {
         let blocks = [const { Block { address: 0, walk: 0, words: [0; BLOCK] } }; BLOCKS];
-        Self { seen: [0; ENTRIES], walk: 0, blocks }
+        Self { seen: [0; ENTRIES], walk: 0, stacks: [Bounds::NONE; 3], blocks }
     }
 }
 
@@ -108,7 +117,7 @@ mod tests {
     fn a_page_counts_for_one_walk() {
         let mut pages = ProbedPages::new();
         for _ in 0..2 * PAGE {
-            pages.begin_walk();
+            pages.begin_walk([Bounds::NONE; 3]);
             assert!(!pages.contains(5 * PAGE) && !pages.contains(0));
             pages.insert(5 * PAGE);
             assert!(pages.contains(5 * PAGE) && !pages.contains(6 * PAGE));

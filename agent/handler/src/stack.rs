@@ -9,6 +9,7 @@
 use unwind::Memory;
 
 use crate::arch::load;
+pub use crate::bounds::Bounds;
 use crate::probed_pages::{Copy, ProbedPages};
 use crate::sys::{self, PAGE};
 
@@ -19,31 +20,9 @@ const WILD: u32 = 64;
 /// Size in bytes of a stack whose bounds are not known, from the page below the stack pointer: that of a usual thread's.
 const STACK: u64 = 8 << 20;
 
-/// An address range that stays mapped while its thread lives.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Bounds {
-    /// The first address.
-    pub low: u64,
-    /// The address after the last.
-    pub high: u64,
-}
-
-impl Bounds {
-    /// No known range.
-    pub const NONE: Bounds = Bounds { low: 0, high: 0 };
-
-    /// Whether the eight bytes at `address` lie inside.
-    #[inline]
-    pub fn hold(self, address: u64) -> bool {
-        self.low <= address && address < self.high && self.high - address >= 8
-    }
-}
-
 /// The memory that one walk may read.
 pub struct Stack<'p> {
     known: [Bounds; 2],
-    /// Stacks in use by this thread: nobody unmaps them.
-    own: [Bounds; 3],
     pages: &'p mut ProbedPages,
     probes: u32,
     wild: u32,
@@ -60,23 +39,19 @@ impl<'p> Stack<'p> {
     /// The same with a given number of probes, all of which may fail.
     #[inline]
     pub(crate) fn probing(known: [Bounds; 2], sp: u64, probes: u32, pages: &'p mut ProbedPages) -> Self {
-        pages.begin_walk();
         let unknown = match known.iter().any(|bounds| bounds.hold(sp)) {
             true => Bounds::NONE,
             false => Bounds { low: sp.saturating_sub(PAGE), high: sp.saturating_add(STACK) },
         };
-        Self { known, own: [known[0], known[1], unknown], pages, probes, wild: probes }
-    }
-
-    fn is_own(&self, address: u64) -> bool {
-        self.own.iter().any(|bounds| bounds.hold(address))
+        pages.begin_walk([known[0], known[1], unknown]);
+        Self { known, pages, probes, wild: probes }
     }
 
     /// The word at `address`, in memory that is not known to be mapped.
     #[cold]
     #[inline(never)]
     fn unknown(&mut self, address: u64) -> Option<u64> {
-        if self.is_own(address) {
+        if self.pages.are_of_stack(address) {
             // SAFETY: the pages were just probed, and nobody unmaps a stack in use.
             return self.is_readable(address).then(|| unsafe { load(address) });
         }
@@ -123,7 +98,11 @@ impl<'p> Stack<'p> {
     #[cold]
     fn readable_until(&mut self, address: u64) -> u64 {
         let page = address & !(PAGE - 1);
-        if self.is_own(address) && self.page_is_readable(page) { page.saturating_add(PAGE) } else { address }
+        if self.pages.are_of_stack(address) && self.page_is_readable(page) {
+            page.saturating_add(PAGE)
+        } else {
+            address
+        }
     }
 
     fn page_is_readable(&mut self, page: u64) -> bool {
