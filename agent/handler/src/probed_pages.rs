@@ -1,7 +1,7 @@
 //! The pages that a walk has found readable, so that it probes each of them once, and blocks of memory that it has copied.
 //!
-//! A page of the thread's own stack can only be unreadable; other pages may also be unmapped by another thread once they were
-//! probed, and then a load would end the program. So of these the kernel copies blocks, which it either can or cannot.
+//! Nobody unmaps a stack in use, so a probed page of it may be loaded from. Any other page may be unmapped by another thread
+//! between probe and load, which would kill the program: there the kernel copies a block, or reports that it cannot.
 //!
 //! They are in the thread's workspace, because the thread's stack may be too small for them. Pages found by an earlier walk
 //! must never count: another thread may have unmapped them since.
@@ -34,7 +34,7 @@ pub(crate) struct ProbedPages {
 }
 
 /// What is known of a word that another thread may unmap.
-pub(crate) enum Copy {
+pub(crate) enum CopiedWord {
     /// Its value.
     Word(u64),
     /// The kernel must be asked for this block.
@@ -60,13 +60,13 @@ impl ProbedPages {
     }
 
     /// The aligned word at `address`, as this walk has copied it.
-    pub(crate) fn copied(&self, address: u64) -> Copy {
+    pub(crate) fn copied(&self, address: u64) -> CopiedWord {
         let wanted = address & !(BLOCK_BYTES - 1);
         let block = self.blocks.get((wanted / BLOCK_BYTES) as usize % BLOCKS);
         let word = block
             .filter(|block| (block.address, block.walk) == (wanted, self.walk))
             .and_then(|block| block.words.get(((address - wanted) / 8) as usize));
-        word.map_or(Copy::Missing(wanted), |word| Copy::Word(*word))
+        word.map_or(CopiedWord::Missing(wanted), |word| CopiedWord::Word(*word))
     }
 
     /// Copies the block at `address`; the results are those of [`sys::copy_own`].
@@ -81,7 +81,7 @@ impl ProbedPages {
     }
 
     /// Whether the eight bytes at `address` lie in a stack in use.
-    pub(crate) fn are_of_stack(&self, address: u64) -> bool {
+    pub(crate) fn in_stack(&self, address: u64) -> bool {
         self.stacks.iter().any(|bounds| bounds.hold(address))
     }
 

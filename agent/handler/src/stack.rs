@@ -10,7 +10,7 @@ use unwind::Memory;
 
 use crate::arch::load;
 pub use crate::bounds::Bounds;
-use crate::probed_pages::{Copy, ProbedPages};
+use crate::probed_pages::{CopiedWord, ProbedPages};
 use crate::sys::{self, PAGE};
 
 /// Probes per walk. Code without call frame information is probed frame by frame: as many as a walk has frames.
@@ -51,7 +51,7 @@ impl<'p> Stack<'p> {
     #[cold]
     #[inline(never)]
     fn unknown(&mut self, address: u64) -> Option<u64> {
-        if self.pages.are_of_stack(address) {
+        if self.pages.in_stack(address) {
             // SAFETY: the pages were just probed, and nobody unmaps a stack in use.
             return self.is_readable(address).then(|| unsafe { load(address) });
         }
@@ -66,8 +66,8 @@ impl<'p> Stack<'p> {
     /// The aligned word at `address`, by a copy of the kernel's.
     fn copied(&mut self, address: u64) -> Option<u64> {
         let block = match self.pages.copied(address) {
-            Copy::Word(word) => return Some(word),
-            Copy::Missing(block) => block,
+            CopiedWord::Word(word) => return Some(word),
+            CopiedWord::Missing(block) => block,
         };
         if self.probes == 0 || self.wild == 0 {
             return None;
@@ -75,8 +75,8 @@ impl<'p> Stack<'p> {
         self.probes -= 1;
         match self.pages.copy_block(block) {
             Some(true) => match self.pages.copied(address) {
-                Copy::Word(word) => Some(word),
-                Copy::Missing(_) => None,
+                CopiedWord::Word(word) => Some(word),
+                CopiedWord::Missing(_) => None,
             },
             Some(false) => {
                 self.wild -= 1;
@@ -98,7 +98,7 @@ impl<'p> Stack<'p> {
     #[cold]
     fn readable_until(&mut self, address: u64) -> u64 {
         let page = address & !(PAGE - 1);
-        if self.pages.are_of_stack(address) && self.page_is_readable(page) {
+        if self.pages.in_stack(address) && self.page_is_readable(page) {
             page.saturating_add(PAGE)
         } else {
             address
@@ -179,6 +179,27 @@ mod tests {
         for wild in [0, 8, 0x7fff_ffff_f000, 0xdead_beef_dead_beef, u64::MAX - 7, u64::MAX] {
             assert_eq!(stack.read(wild), None, "{wild:x}");
         }
+    }
+
+    #[test]
+    fn memory_that_another_thread_unmaps_is_never_loaded_from() {
+        let page = sys::map_unlocked(PAGE as usize).unwrap();
+        let words: [u64; PAGE as usize / 8] = core::array::from_fn(|n| n as u64 * 0x0123_4567_89ab_cdef);
+        // SAFETY: the page was just mapped and has room for the words.
+        unsafe { page.cast::<[u64; PAGE as usize / 8]>().write(words) };
+        let (address, mut pages) = (page as u64, ProbedPages::new());
+        let mut stack = Stack::new([Bounds::NONE; 2], 0, true, &mut pages);
+        // Of every alignment, also from two blocks.
+        for offset in (0..PAGE - 8).step_by(3) {
+            // SAFETY: the eight bytes lie in the page.
+            assert_eq!(stack.read(address + offset), Some(unsafe { load(address + offset) }), "{offset}");
+        }
+        assert_eq!(stack.known_until(address), address, "nothing may be loaded from there");
+        // SAFETY: mapped above, and nothing refers to it any more.
+        unsafe { sys::call(libc::SYS_munmap, [page as usize, PAGE as usize, 0, 0, 0, 0]) };
+        // In the same walk.
+        let found = (0..PAGE).step_by(8).filter(|offset| stack.read(address + offset).is_none()).count();
+        assert!(found > 0, "only what was copied before is still known");
     }
 
     #[test]
