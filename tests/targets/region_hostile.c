@@ -115,7 +115,8 @@ int main(int argc, char **argv)
 	int region = selfwind_add_region(&unwinder, (uint64_t)watched, (uint64_t)watched_end);
 	end = strtod(argv[2], 0) / 1e3;
 	do {
-		watched();
+		for (int n = 0; n < 20; n++)
+			watched();
 		clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &time);
 	} while ((double)time.tv_sec + (double)time.tv_nsec / 1e9 < end);
 	if (region > 0)

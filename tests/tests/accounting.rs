@@ -226,7 +226,9 @@ fn programs_shorter_than_a_period_are_sampled_in_proportion() {
         let stacks = folded(&file);
         let short: u64 = UNPLACED.iter().map(|mark| stacks.inclusive(mark)).sum();
         assert!(short * 2 > stats.number("weight"), "{source}: {short}: {:#}", stats.0);
-        assert_eq!(stacks.inclusive("call_init") + stacks.inclusive("_dl_call_fini"), 0, "{source}");
+        // But for a tick while it runs.
+        let agent = stacks.inclusive("call_init") + stacks.inclusive("_dl_call_fini");
+        assert!(agent * 20 < stats.number("weight"), "{source}: {agent}: {:#}", stats.0);
         assert!(stats.complete() > 0.99, "{source}: {:#}", stats.0);
     }
 }
