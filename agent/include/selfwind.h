@@ -247,7 +247,8 @@ struct selfwind_walk {
     struct selfwind_registers registers; /* The frame's; to be replaced by its caller's for SELFWIND_CALLER. */
     uint64_t state[4];    /* For the unwinder, kept from frame to frame of a stack; 0 at first. */
     void *data;           /* As registered. */
-    /* Copies memory of the process. Returns 0, or -1 if it is unreadable or the budget is used up. */
+    /* Copies memory of the process. Returns 0, or -1 if it is unreadable or the budget is used up. It must not be memory
+     * that another thread may unmap during the walk: each page is asked for once. */
     int (*read)(struct selfwind_walk *walk, uint64_t address, void *to, size_t bytes);
     /* Returns the id of a text of up to 1024 bytes of UTF-8 at `address`. `key` and `other` identify it uniquely
      * among all texts of this unwinder, forever: the text is read only when they are first seen. (Addresses alone do
