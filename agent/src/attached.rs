@@ -26,7 +26,7 @@ use crate::module_news::ModuleNews;
 use crate::modules::{self, Stage};
 use crate::session::{Directory, Failure, Myself};
 use crate::threads::Present;
-use crate::{handed, link_map, signals, sources, threads};
+use crate::{auxiliary, handed, link_map, signals, sources, threads};
 
 // The entry point of the library's file. Hidden, so that the program cannot bind to it.
 global_asm!(
@@ -78,6 +78,10 @@ fn start(call: &'static Call, present: Present) -> Result<(), alloc::vec::Vec<u8
         settings.split_inclusive(|byte| *byte == 0).filter_map(|entry| CStr::from_bytes_with_nul(entry).ok()),
     )
     .attached();
+    // SAFETY: the recorder's copy has this length and stays mapped forever.
+    let vector =
+        unsafe { core::slice::from_raw_parts(call.auxiliary as *const u64, call.auxiliary_words as usize) };
+    auxiliary::take_over(vector);
     link_map::set_without_loader(call.debugger as *mut _);
     if let (Some(recording), Some(agent)) = (recording::current(), agent::get()) {
         resume(recording, agent, config, present).map_err(Failure::text)?;

@@ -20,7 +20,7 @@ static VDSO: AtomicU64 = AtomicU64::new(0);
 static STACK_END: AtomicU64 = AtomicU64::new(0);
 static SIGNAL_FRAME: AtomicU64 = AtomicU64::new(0);
 
-/// Reads the vector, once: from `stack`, or else from /proc/self/auxv.
+/// Reads the vector of a program that begins, once: from `stack`, or else from /proc/self/auxv.
 pub(crate) fn read(stack: Option<&InitialStack>) {
     if let Some(stack) = stack {
         return stack.auxiliary().for_each(note);
@@ -30,6 +30,11 @@ pub(crate) fn read(stack: Option<&InitialStack>) {
     let (words, _) = bytes.as_chunks::<8>();
     let (pairs, _) = words.as_chunks::<2>();
     pairs.iter().map(|pair| pair.map(u64::from_le_bytes)).for_each(|[tag, value]| note((tag, value)));
+}
+
+/// Takes over the vector of a running process, as its recorder has read it.
+pub(crate) fn take_over(words: &[u64]) {
+    words.as_chunks::<2>().0.iter().for_each(|&[tag, value]| note((tag, value)));
 }
 
 fn note((tag, value): (u64, u64)) {

@@ -165,7 +165,9 @@ type Prepared = (&'static Agent, &'static Myself, &'static Recording);
 /// Creates and publishes the agent. Sampling does not begin yet.
 fn prepare(config: Config, stage: Stage) -> Result<Prepared, Failure> {
     let stack = InitialStack::find().filter(|_| stage == Stage::Start);
-    auxiliary::read(stack.as_ref());
+    if stage == Stage::Start {
+        auxiliary::read(stack.as_ref());
+    }
     choose_clock();
     let directory = Directory::find(&config)?;
     let myself: &'static Myself = Box::leak(Box::new(Myself::read(config.boot)?.named(&config)));

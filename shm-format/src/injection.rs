@@ -47,6 +47,11 @@ pub struct Call {
     pub settings_len: u64,
     /// Address of the loader's `struct r_debug`; 0 without a loader.
     pub debugger: u64,
+    /// Address of a copy of the auxiliary vector: pairs of a tag and a value (getauxval(3)). A process that has given up
+    /// privileges may not read its own.
+    pub auxiliary: u64,
+    /// Number of its 64-bit words.
+    pub auxiliary_words: u64,
     /// A value for the next recorder, which the agent publishes as the durable setting [`Call::SETTING`] in
     /// hexadecimal.
     pub control: u64,
@@ -65,14 +70,14 @@ pub struct Call {
 
 impl Call {
     /// Version of this structure and of the meaning of the commands.
-    pub const VERSION: u64 = 2;
+    pub const VERSION: u64 = 3;
     /// Name of the durable setting that holds [`Call::control`].
     pub const SETTING: &'static [u8] = b"attached";
     /// Name of the durable setting that names the recorder whose death ends the sampling, as `PID-STARTTIME`; empty if
     /// sampling ends on request only.
     pub const RECORDER: &'static [u8] = b"recorder";
     /// Number of 64-bit words of a call.
-    pub const WORDS: usize = 11;
+    pub const WORDS: usize = 13;
 
     /// The call as 64-bit words, as it lies in memory.
     #[must_use]
@@ -83,6 +88,8 @@ impl Call {
             self.settings,
             self.settings_len,
             self.debugger,
+            self.auxiliary,
+            self.auxiliary_words,
             self.control,
             self.reply,
             self.reply_capacity,
@@ -95,6 +102,6 @@ impl Call {
 
 const _: () = assert!(size_of::<Call>() == 8 * Call::WORDS);
 const _: () = assert!(offset_of!(Call, command) == 8 && offset_of!(Call, settings_len) == 24);
-const _: () = assert!(offset_of!(Call, control) == 40 && offset_of!(Call, reply_capacity) == 56);
+const _: () = assert!(offset_of!(Call, control) == 56 && offset_of!(Call, reply_capacity) == 72);
 const _: () =
-    assert!(offset_of!(Call, mask) == 64 && offset_of!(Call, hook) == 72 && offset_of!(Call, socket) == 80);
+    assert!(offset_of!(Call, mask) == 80 && offset_of!(Call, hook) == 88 && offset_of!(Call, socket) == 96);

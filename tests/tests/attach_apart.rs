@@ -6,15 +6,20 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use selfwind_tests::attacher::{Attacher, Guest};
 use selfwind_tests::recording::{folded, stats};
+use selfwind_tests::scratch::Scratch;
 use selfwind_tests::skip::skip;
 use selfwind_tests::target::Target;
 
 /// Attaches to the program that `wrapper` starts, records it, and looks for its function `work`.
 fn is_recorded(what: &str, wrapper: &[&str], program: &str, work: Option<&str>) {
+    let command: Vec<&str> = wrapper.iter().copied().chain([program, "heap", "60000"]).collect();
+    command_is_recorded(what, &command, work);
+}
+
+fn command_is_recorded(what: &str, command: &[&str], work: Option<&str>) {
     let attacher = Attacher::new();
-    let (first, rest) = wrapper.split_first().expect("a command");
-    let arguments: Vec<&str> = rest.iter().copied().chain([program, "heap", "60000"]).collect();
-    let mut guest = Guest::start(first.as_ref(), &arguments);
+    let (first, rest) = command.split_first().expect("a command");
+    let mut guest = Guest::start(first.as_ref(), rest);
     let pid = own_pid(guest.child.id());
     let file = attacher.scratch.join("apart.data");
     let path = file.to_str().expect("UTF-8");
@@ -23,6 +28,8 @@ fn is_recorded(what: &str, wrapper: &[&str], program: &str, work: Option<&str>) 
         let outcome = attacher.run(&["record", "-q", "-F", "199", "-d", "1", "-o", path, "-p", &pid]);
         assert_eq!(outcome.status, 0, "{what}: {}", outcome.stderr);
         stats(&file).assert_adds_up();
+        let complete = stats(&file).complete();
+        assert!(complete > 0.98 || work.is_none(), "{what}: {complete}: {:?}", folded(&file));
         work.map_or(stats(&file).number("samples"), |work| folded(&file).inclusive(work)) > 5
     });
     assert!(found, "{what}: {:?}", folded(&file));
@@ -72,7 +79,7 @@ fn another_root_directory_is_no_obstacle() {
     if !nix::unistd::geteuid().is_root() {
         return skip("attaching to processes in other surroundings takes root");
     }
-    let root = selfwind_tests::scratch::Scratch::new();
+    let root = Scratch::new();
     let fixed = Target::c("attach").with("lm", &["-lm"]).fixed().build();
     std::fs::copy(fixed, root.join("program")).expect("room");
     std::fs::create_dir(root.join("proc")).expect("room");
@@ -82,4 +89,14 @@ fn another_root_directory_is_no_obstacle() {
     // The file is not at the path that the process reports.
     is_recorded("root directory", &wrapper, "/program", None);
     let _ = Command::new("umount").arg(root.join("proc")).output();
+}
+
+#[test]
+fn a_process_that_may_not_read_what_proc_says_of_it_is_recorded() {
+    if !nix::unistd::geteuid().is_root() {
+        return skip("giving up privileges takes root");
+    }
+    let program = Target::c("drops_privileges").with("pthread", &["-pthread"]).build();
+    let program = program.to_str().expect("UTF-8");
+    command_is_recorded("privileges", &[program, "60000"], Some("serve"));
 }

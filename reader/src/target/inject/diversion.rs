@@ -31,7 +31,8 @@ use crate::target::inject::frame;
 use crate::target::inject::gadgets::{Gadgets, Way};
 use crate::target::inject::image::{self, Image};
 use crate::target::inject::layout::{
-    AgentLayout, CALL, MASK, REPLY, REPLY_ROOM, RESULT, SETTINGS, SETTINGS_ROOM, WORKER,
+    AUXILIARY, AUXILIARY_WORDS, AgentLayout, CALL, MASK, REPLY, REPLY_ROOM, RESULT, SETTINGS, SETTINGS_ROOM,
+    WORKER,
 };
 use crate::target::inject::memory::Memory;
 use crate::target::inject::paused::wait_until_stopped;
@@ -235,26 +236,36 @@ impl<'a> Diversion<'a> {
     }
 
     /// Calls the agent that has this `layout`. Its result arrives later.
-    pub(super) fn call(&self, layout: AgentLayout, call: Call, settings: &[u8]) -> Result<(), InjectError> {
+    pub(super) fn call(
+        &self,
+        layout: AgentLayout,
+        call: Call,
+        settings: &[u8],
+        auxiliary: &[u64],
+    ) -> Result<(), InjectError> {
         if settings.len() as u64 > SETTINGS_ROOM {
             return Err(InjectError::Image("the settings are too long"));
         }
+        let auxiliary = auxiliary.get(..AUXILIARY_WORDS).unwrap_or(auxiliary);
         let image = Image::relocated(self.agent, layout.image_base())?;
         let data = layout.data();
         let call = Call {
             version: Call::VERSION,
             settings: data + SETTINGS,
             settings_len: settings.len() as u64,
+            auxiliary: data + AUXILIARY,
+            auxiliary_words: auxiliary.len() as u64,
             control: layout.base,
             reply: data + REPLY,
             reply_capacity: REPLY_ROOM,
             mask: ptrace::signal_mask(self.tid).map_err(|_| self.failed())?,
             ..call
         };
-        let words: Vec<u8> = call.words().iter().flat_map(|word| word.to_le_bytes()).collect();
+        let bytes = |words: &[u64]| words.iter().flat_map(|word| word.to_le_bytes()).collect::<Vec<u8>>();
         let write =
             |offset, bytes: &[u8]| self.memory.write(data + offset, bytes).map_err(InjectError::Memory);
-        write(CALL, &words)?;
+        write(CALL, &bytes(&call.words()))?;
+        write(AUXILIARY, &bytes(auxiliary))?;
         write(RESULT, &u64::MAX.to_le_bytes())?;
         write(MASK, &BLOCKED.to_le_bytes())?;
         write(WORKER, &[0; 8])?;

@@ -123,7 +123,7 @@ pub(super) fn debugger_interface(pid: i32, memory: &Memory) -> u64 {
 }
 
 /// The auxiliary vector of a process: pairs of a tag and a value (getauxval(3)).
-fn auxiliary_vector(pid: u32) -> Option<Vec<u64>> {
+pub(super) fn auxiliary_vector(pid: u32) -> Option<Vec<u64>> {
     let bytes = fs::read(format!("/proc/{pid}/auxv")).ok()?;
     Some(bytes.as_chunks::<8>().0.iter().map(|word| u64::from_le_bytes(*word)).collect())
 }

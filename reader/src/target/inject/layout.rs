@@ -4,7 +4,7 @@
 //! page 0            the stub: blocks signals, makes the writable part writable, starts a thread, rt_sigreturn; that
 //!                   thread calls the agent and ends
 //! image             the agent's segments; from `writable` on the rest is writable
-//! data              signal frame, call, result, thread id, reply, settings
+//! data              signal frame, call, result, thread id, reply, auxiliary vector, settings
 //! stack             grows down to the data
 //! ```
 
@@ -19,7 +19,7 @@ use crate::target::inject::frame;
 use crate::target::inject::image::{self, Image};
 use crate::target::inject::memory::Memory;
 
-/// Frame, call, result, reply and settings.
+/// Frame, call, result, reply, auxiliary vector and settings.
 const DATA: u64 = 32 << 10;
 const STACK: u64 = 256 << 10;
 pub(super) const CALL: u64 = frame::ROOM as u64;
@@ -29,7 +29,10 @@ pub(super) const MASK: u64 = CALL + 136;
 pub(super) const WORKER: u64 = CALL + 144;
 pub(super) const REPLY: u64 = CALL + 256;
 pub(super) const REPLY_ROOM: u64 = 512;
-pub(super) const SETTINGS: u64 = CALL + 1024;
+pub(super) const AUXILIARY: u64 = CALL + 1024;
+/// Room for the auxiliary vector; that of today's kernels has 50.
+pub(super) const AUXILIARY_WORDS: usize = 128;
+pub(super) const SETTINGS: u64 = AUXILIARY + 8 * AUXILIARY_WORDS as u64;
 pub(super) const SETTINGS_ROOM: u64 = DATA - SETTINGS;
 
 /// Clone flags of the injected thread: it shares everything with the process, stores and clears its id, and has neither TLS nor a

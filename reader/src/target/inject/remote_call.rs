@@ -103,11 +103,13 @@ fn run(
         }
     }
     let call = Call { command: command as u64, debugger, ..Call::default() };
-    let result = errand.try_threads(|visit, layout| visit.call(layout, call, settings)).and_then(|()| {
-        let layout = errand.layout.ok_or(InjectError::NoWay)?;
-        errand.wait(layout, region)?;
-        layout.result(&errand.memory)
-    });
+    let auxiliary = facts::auxiliary_vector(pid as u32).unwrap_or_default();
+    let result =
+        errand.try_threads(|visit, layout| visit.call(layout, call, settings, &auxiliary)).and_then(|()| {
+            let layout = errand.layout.ok_or(InjectError::NoWay)?;
+            errand.wait(layout, region)?;
+            layout.result(&errand.memory)
+        });
     match (&result, errand.layout) {
         (Ok(()), Some(layout)) if command == Command::Start => errand.hook_loader(layout),
         (Err(InjectError::Agent(_) | InjectError::Busy(_)), Some(layout)) if errand.is_fresh => {
