@@ -26,7 +26,7 @@ use crate::module_news::ModuleNews;
 use crate::modules::{self, Stage};
 use crate::session::{Directory, Failure, Myself};
 use crate::threads::Present;
-use crate::{auxiliary, handed, link_map, signals, sources, threads};
+use crate::{allocations, auxiliary, handed, link_map, signals, sources, threads};
 
 // The entry point of the library's file. Hidden, so that the program cannot bind to it.
 global_asm!(
@@ -55,6 +55,10 @@ unsafe extern "C" fn enter(call: *mut Call, apart: u64) -> u64 {
             stop();
             Ok(())
         }
+        (Call::VERSION, Some(Command::Redirect)) => match allocations::redirect() {
+            true => Ok(()),
+            false => Err(b"no library of the process has an allocator, or its loader is busy".to_vec()),
+        },
         _ => Err(b"the process holds an agent of another version".to_vec()),
     };
     let Err(text) = result else { return 0 };
@@ -71,6 +75,7 @@ unsafe extern "C" fn enter(call: *mut Call, apart: u64) -> u64 {
 }
 
 fn start(call: &'static Call, present: Present) -> Result<(), alloc::vec::Vec<u8>> {
+    link_map::set_without_loader(call.debugger as *mut _);
     // SAFETY: the recorder's settings have this length and stay mapped forever.
     let settings =
         unsafe { core::slice::from_raw_parts(call.settings as *const u8, call.settings_len as usize) };
@@ -82,7 +87,6 @@ fn start(call: &'static Call, present: Present) -> Result<(), alloc::vec::Vec<u8
     let vector =
         unsafe { core::slice::from_raw_parts(call.auxiliary as *const u64, call.auxiliary_words as usize) };
     auxiliary::take_over(vector);
-    link_map::set_without_loader(call.debugger as *mut _);
     if let (Some(recording), Some(agent)) = (recording::current(), agent::get()) {
         resume(recording, agent, config, present).map_err(Failure::text)?;
         tell_control(call);
@@ -112,7 +116,8 @@ fn resume(
 ) -> Result<(), Failure> {
     modules::rescan(Stage::Attached, &agent.names, &mut ModuleNews(recording));
     slot::taken().for_each(sources::stop_timer);
-    let same_samples = config.takes_same_samples(&agent.config);
+    // Of blocks that were freed in between, the table of live ones knows nothing.
+    let same_samples = config.takes_same_samples(&agent.config) && config.allocations == 0;
     signals::take_over().map_err(Failure::Signal)?;
     recording.region.close_requests(false);
     let agent: &'static Agent = Box::leak(Box::new(Agent {
@@ -152,6 +157,7 @@ fn restart(before: &Recording, agent: &'static Agent, present: Present) -> Resul
 /// Stops sampling and gives the signal back. Slots and region stay: a thread may be in the middle of a sample.
 fn stop() {
     recording::set_stopped(true);
+    allocations::end_redirection();
     slot::taken().for_each(sources::stop_timer);
     if let Some(recording) = recording::current() {
         crate::process::refuse_requests(recording);
@@ -210,10 +216,13 @@ unsafe extern "C" {
     fn loader_changed();
 }
 
-/// Registers what the loader has changed: called after the change, before any new code runs.
+/// Registers what the loader has changed: called before the change, and after it, before any new code runs.
 extern "C" fn look() {
-    if recording::is_stopped() || !link_map::is_idle() || !agent::is_own_process() {
+    if recording::is_stopped() || !agent::is_own_process() {
         return;
+    }
+    if !link_map::is_idle() {
+        return link_map::wait_until_unobserved();
     }
     if let (Some(recording), Some(agent)) = (recording::current(), agent::get()) {
         modules::rescan(Stage::Attached, &agent.names, &mut ModuleNews(recording));

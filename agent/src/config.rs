@@ -16,6 +16,7 @@ use shm_format::{COPY_MOST, Mode};
 
 use crate::events::Events;
 use crate::hexadecimal;
+use crate::link_map;
 use crate::symbols;
 use crate::tracepoints::Patterns;
 
@@ -208,7 +209,7 @@ impl Config {
 
     /// Whether samples have the same weight and content under both settings.
     pub(crate) fn takes_same_samples(&self, other: &Config) -> bool {
-        let of = |config: &Config| (config.frequency, config.unwind, config.copy_limit);
+        let of = |config: &Config| (config.frequency, config.unwind, config.copy_limit, config.allocations);
         of(self) == of(other)
     }
 
@@ -383,11 +384,12 @@ fn clock(value: &[u8]) -> Option<Clock> {
     }
 }
 
-/// Mean bytes between samples, from `alloc`, `alloc:BYTES` or `alloc:all`, in a library that interposes the allocator.
+/// Mean bytes between samples, from `alloc`, `alloc:BYTES` or `alloc:all`, in a library that interposes the allocator, or can
+/// redirect its calls.
 fn allocations(value: &[u8]) -> Option<u64> {
     const DEFAULT_MEAN: u64 = 512 << 10;
     let value = value.strip_prefix(b"alloc").filter(|_| cfg!(feature = "allocations"))?;
-    mean(value, DEFAULT_MEAN).filter(|_| symbols::interposes(c"malloc"))
+    mean(value, DEFAULT_MEAN).filter(|_| link_map::is_without_loader() || symbols::interposes(c"malloc"))
 }
 
 /// Mean nanoseconds between samples, from `lock`, `lock:NS` or `lock:all`, in a library that interposes locks.

@@ -104,6 +104,19 @@ impl Symbols {
         })
     }
 
+    /// The name of the symbol with this number.
+    ///
+    /// # Safety
+    /// There must be one.
+    #[cfg(feature = "allocations")]
+    pub(crate) unsafe fn name(&self, number: u32) -> &CStr {
+        // SAFETY: the caller promises a valid number; names are offsets into the string table.
+        unsafe {
+            let symbol = &*self.symbols.add(number as usize);
+            CStr::from_ptr(self.strings.add(symbol.name as usize))
+        }
+    }
+
     /// The address of the function or variable `name`; of a non-default version only if `allow_hidden`.
     pub(crate) fn find(&self, name: &CStr, allow_hidden: bool) -> Option<u64> {
         self.find_with_size(name, allow_hidden).map(|(address, _)| address)

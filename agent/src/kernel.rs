@@ -225,6 +225,19 @@ pub(crate) fn copy_own(address: u64, bytes: &mut [u8]) -> bool {
     }
 }
 
+/// Whether the four bytes at `address`, a multiple of 4, can be written. They stay the same.
+#[cfg(feature = "allocations")]
+pub(crate) fn is_writable(address: u64) -> bool {
+    /// `FUTEX_OP(FUTEX_OP_ADD, 0, FUTEX_OP_CMP_EQ, 0)`.
+    const ADD_NOTHING: usize = 1 << 28;
+    static NOBODY_WAITS: u32 = 0;
+    let operation = libc::FUTEX_WAKE_OP | libc::FUTEX_PRIVATE_FLAG;
+    let arguments =
+        [(&raw const NOBODY_WAITS) as usize, operation as usize, 0, 0, address as usize, ADD_NOTHING];
+    // SAFETY: the kernel adds 0 to the word in one step, or reports that it cannot be written.
+    unsafe { call(libc::SYS_futex, arguments) }.is_ok()
+}
+
 /// Sleeps.
 pub(crate) fn sleep(nanoseconds: u32) {
     let time = libc::timespec { tv_sec: 0, tv_nsec: nanoseconds.into() };
@@ -248,6 +261,16 @@ pub(crate) unsafe fn unmap(base: *mut u8, bytes: usize) {
 pub(crate) unsafe fn advise(base: *mut u8, bytes: usize, advice: i32) -> Result<(), Errno> {
     // SAFETY: the caller fulfils this function's contract.
     unsafe { call(libc::SYS_madvise, [base as usize, bytes, advice as usize, 0, 0, 0]) }.map(drop)
+}
+
+/// Makes a part of a mapping readable only.
+///
+/// # Safety
+/// Nobody must write to it any more.
+#[cfg(feature = "allocations")]
+pub(crate) unsafe fn make_read_only(base: *mut u8, bytes: usize) -> Result<(), Errno> {
+    // SAFETY: the caller promises that nobody writes to it.
+    unsafe { call(libc::SYS_mprotect, [base as usize, bytes, libc::PROT_READ as usize, 0, 0, 0]) }.map(drop)
 }
 
 /// Makes a part of a mapping readable and writable.

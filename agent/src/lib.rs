@@ -53,6 +53,8 @@ mod module_news;
 mod modules;
 mod names;
 mod object_info;
+#[cfg(feature = "allocations")]
+mod offset_table;
 mod pending;
 mod perf_attributes;
 mod preload;

@@ -6,11 +6,13 @@
 
 use alloc::ffi::CString;
 use alloc::vec::Vec;
-use core::ffi::{c_char, c_int};
+use core::arch::asm;
+use core::ffi::{CStr, c_char, c_int};
 use core::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 
 use handler::sys::PAGE;
 
+use crate::lock::Lock;
 use crate::object_info::{ObjectInfo, weak_import};
 use crate::{auxiliary, copied_image, kernel};
 
@@ -132,16 +134,82 @@ fn walk() -> Vec<Entry> {
     entries
 }
 
+/// Held by whoever looks at objects in place. The hooked loader waits for it before it changes anything.
+static STILL: Lock = Lock::new();
+
+/// The loader's list while the loader does not change it, nor unload any of its objects.
+#[cfg(feature = "allocations")]
+pub(crate) struct StillList(Vec<Entry>);
+
+/// Calls `body` while the loader waits. False if it is busy for too long. It must be hooked.
+#[cfg(feature = "allocations")]
+pub(crate) fn hold_still(body: impl FnOnce(&StillList)) -> bool {
+    const ATTEMPTS: usize = 2000;
+    const PAUSE_NS: u32 = 1_000_000;
+    for _ in 0..ATTEMPTS {
+        let held = STILL.hold();
+        // It sets its state before it calls the hook, which waits for the lock.
+        if is_idle() {
+            body(&StillList(walk()));
+            return true;
+        }
+        drop(held);
+        kernel::sleep(PAUSE_NS);
+    }
+    false
+}
+
+/// Called in the hook before the loader changes anything.
+pub(crate) fn wait_until_unobserved() {
+    drop(STILL.hold());
+}
+
+#[cfg(feature = "allocations")]
+impl StillList {
+    /// Calls `visit` for the program and all objects of the list, until it returns false. They stay loaded during the call.
+    pub(crate) fn visit(&self, visit: &mut dyn FnMut(&ObjectInfo) -> bool) {
+        visit_listed(&self.0, visit);
+    }
+}
+
 /// Calls `visit` for the program, all objects of the loader's list and the vDSO, until it returns false. All signals
 /// must be blocked. The description is a copy; the object itself may be unmapped at any time.
 pub(crate) fn visit_objects(visit: &mut dyn FnMut(&ObjectInfo) -> bool) {
+    visit_listed(&entries(), visit);
+    // The program runs code of it only where allocations are redirected.
+    if cfg!(feature = "allocations")
+        && let Some(headers) = copied_image::headers_at(own_start())
+    {
+        visit(&ObjectInfo::new(own_start(), OWN_NAME, &headers));
+    }
+}
+
+/// The name of this library where no loader has loaded it.
+pub(crate) const OWN_NAME: &CStr = c"[selfwind agent]";
+
+/// Where this library begins in memory.
+fn own_start() -> u64 {
+    let start;
+    // SAFETY: computes an address, that of the ELF header, which the linker provides.
+    unsafe {
+        asm!(
+            ".hidden __ehdr_start",
+            "lea {}, [rip + __ehdr_start]",
+            out(reg) start,
+            options(nostack, nomem, preserves_flags),
+        );
+    }
+    start
+}
+
+fn visit_listed(entries: &[Entry], visit: &mut dyn FnMut(&ObjectInfo) -> bool) {
     let vdso = auxiliary::vdso();
     let mut vdso_seen = vdso == 0;
     if !visit_program(visit) {
         return;
     }
     // The first entry is the program.
-    for entry in entries().iter().skip(1) {
+    for entry in entries.iter().skip(1) {
         vdso_seen |= entry.bias == vdso;
         let name =
             copied_image::string(entry.name).and_then(|name| CString::new(name).ok()).unwrap_or_default();

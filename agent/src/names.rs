@@ -6,6 +6,7 @@ use handler::interpreter::python::ThreadLocals;
 use unwind::elf_image::ElfImage;
 
 use crate::dynamic::Symbols;
+use crate::link_map::OWN_NAME;
 use crate::object_info::ObjectInfo;
 use crate::python;
 
@@ -27,6 +28,9 @@ impl Names {
     pub(crate) fn path_of(&self, name: &[u8], is_program: bool, is_vdso: bool) -> Vec<u8> {
         if is_vdso {
             return b"[vdso]".to_vec();
+        }
+        if name == OWN_NAME.to_bytes() {
+            return name.to_vec();
         }
         if is_program || name.is_empty() {
             return self.program.clone();

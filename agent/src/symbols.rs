@@ -71,6 +71,12 @@ impl Real {
         Real { name, address: AtomicUsize::new(0) }
     }
 
+    /// Its name.
+    #[cfg(feature = "allocations")]
+    pub(crate) fn name(&self) -> &'static CStr {
+        self.name
+    }
+
     /// The address; looked up now if it was not found before, since its library may have been loaded since.
     pub(crate) fn address(&self) -> Option<usize> {
         match self.address.load(Ordering::Relaxed) {
@@ -132,6 +138,20 @@ pub(crate) fn resolve(functions: &[&Real]) {
         if functions.iter().all(|function| function.known().is_some()) {
             return;
         }
+    }
+}
+
+/// Looks up `functions` in the objects of a process into which this library was injected; then once more, accepting hidden
+/// versions.
+#[cfg(feature = "allocations")]
+pub(crate) fn resolve_in(objects: &link_map::StillList, functions: &[&Real]) {
+    for allow_hidden in [false, true] {
+        let mut search = Search { functions, allow_hidden, after_own: true };
+        objects.visit(&mut |object| {
+            // SAFETY: the object stays loaded during the visit.
+            let symbols = unsafe { Symbols::of_object(object) };
+            symbols.is_none_or(|symbols| search.look_into(&symbols, false))
+        });
     }
 }
 

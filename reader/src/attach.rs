@@ -6,6 +6,7 @@ use clap::Args;
 
 use crate::flags::sampling::SamplingArgs;
 use crate::sampling::rate;
+use crate::sampling::sources::Sources;
 use crate::sampling::unwinding::{CopyLimit, Unwinding};
 use crate::target::inject::{self, Attachment, Destination, InjectError, Settings};
 
@@ -45,6 +46,7 @@ pub(crate) fn run(args: &AttachArgs, out: &mut dyn Write) -> Result<(), AttachEr
         return Ok(());
     }
     let settings = Settings {
+        sources: Sources::default(),
         frequency: args.freq,
         max_stack: args.sampling.max_stack,
         max_overhead: args.sampling.max_overhead,

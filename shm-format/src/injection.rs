@@ -18,6 +18,9 @@ pub enum Command {
     Start = 1,
     /// Stop sampling. The agent stays loaded, since signals may still be pending.
     Stop = 2,
+    /// Redirect the program's allocations to the agent, if it records them, in all objects that are loaded now. The loader must be
+    /// hooked ([`Call::hook`]), so that it waits meanwhile.
+    Redirect = 3,
 }
 
 impl Command {
@@ -27,6 +30,7 @@ impl Command {
         match raw {
             1 => Some(Self::Start),
             2 => Some(Self::Stop),
+            3 => Some(Self::Redirect),
             _ => None,
         }
     }

@@ -1,4 +1,4 @@
-//! Sources that need the agent from the program's start (`alloc`, `lock`, `mmap`, `tp:`), with running processes: a
+//! Sources that need the agent from the program's start (`lock`, `mmap`, `tp:`), with running processes: a
 //! refusal whose remedy works, and correct numbers for a process that was started accordingly.
 
 use std::fs;
@@ -95,7 +95,7 @@ fn way_out(refusal: &str) -> &str {
 #[test]
 fn sources_that_need_the_agent_from_the_start_are_refused() {
     let mut growing = Growing::start("");
-    for event in ["alloc", "alloc:all", "cpu,alloc", "lock", "mmap", "wall,alloc", "tp:app:*"] {
+    for event in ["lock", "lock:all", "cpu,lock", "alloc,lock", "mmap", "wall,mmap", "tp:app:*"] {
         let outcome = run(&mut growing.record(&["-e", event]));
         assert_eq!(outcome.status, 125, "{event}: {outcome:?}");
         for part in ["was started without the agent", "`selfwind record -e", "SELFWIND_EVENT="] {
@@ -110,7 +110,7 @@ fn sources_that_need_the_agent_from_the_start_are_refused() {
 /// was started with, requested or not.
 #[test]
 fn the_remedy_that_a_refusal_names_works() {
-    let refusal = run(&mut Growing::start("").record(&["-e", "alloc:all"])).stderr;
+    let refusal = run(&mut Growing::start("").record(&["-e", "alloc:all,lock"])).stderr;
     for asked in [&[][..], &["-e", "alloc:all"], &["-e", "wall,alloc:all"]] {
         let mut growing = Growing::start(way_out(&refusal));
         let (held, outcome) = growing.record_step(asked);

@@ -91,7 +91,7 @@ fn lines_and_other_views_show_region_frames() {
 #[test]
 fn a_removed_unwinder_is_never_called_again() {
     let is_long = std::env::var_os("SELFWIND_LONG").is_some();
-    let (milliseconds, least) = if is_long { ("60000", 1_000_000) } else { ("1500", 10_000) };
+    let (milliseconds, least) = if is_long { ("15000", 1_000_000) } else { ("1500", 10_000) };
     let program = Target::c("region_code").with_header().build();
     let recorder = Recorder::at(10_000).event("cpu").env("REGION_COUNTS", "1");
     let recording = recorder.record(&program, &[milliseconds, "4", "1"]);

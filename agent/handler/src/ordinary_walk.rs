@@ -7,6 +7,8 @@
 use unwind::{End, Registers, Walk};
 
 use crate::activity::is_filtered;
+use crate::arch;
+use crate::discovery;
 use crate::interpreter::regions::Regions;
 use crate::recording::Recording;
 use crate::slot::{self, Slot, Workbench};
@@ -17,12 +19,18 @@ use crate::sys::{self, SignalsBlocked};
 /// The slot of the calling thread, whose stack pointer is `sp`; `None` if the noted slot is another thread's. Once
 /// system calls are filtered, the noted slot is taken to be its own.
 pub(crate) fn own_slot(sp: u64) -> Option<&'static Slot> {
-    let slot = slot::noted_inline()?;
+    let Some(slot) = slot::noted_inline() else { return without_note() };
     let is_own = slot.stack().hold(sp)
         || is_filtered()
         // The thread is on another stack, or shares the thread-local storage of another one: ask the kernel.
         || slot.tid() == sys::thread_id();
     is_own.then_some(slot)
+}
+
+/// The slot of the calling thread if no thread has a note, because the agent was injected.
+#[cold]
+fn without_note() -> Option<&'static Slot> {
+    if arch::has_thread_word() { None } else { discovery::adopt(sys::thread_id()) }
 }
 
 /// Walks the stack of the calling thread from `registers`; the frames are in the stack cache of `bench`, which the caller

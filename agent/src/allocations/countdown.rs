@@ -3,9 +3,12 @@
 //! The distance to the next sample is exponentially distributed. So a block of S bytes is sampled with probability
 //! `1 - exp(-S/R)` whatever came before it, and readers divide by that.
 
+use core::cell::UnsafeCell;
+use core::sync::atomic::{AtomicU64, Ordering};
+
 use crate::distance;
 
-/// The state of a thread, in thread-local storage.
+/// The state of a thread.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub(super) struct Countdown {
@@ -21,12 +24,81 @@ pub(super) struct Countdown {
     pub(super) nested: u64,
     /// Number of recorded allocations.
     pub(super) serial: u64,
-    _free: [u64; 2],
 }
 
-const _: () = assert!(size_of::<Countdown>() == 64);
+handler::thread_block!(fn in_thread_locals() -> Countdown, "selfwind_countdown");
 
-handler::thread_block!(pub(super) fn own() -> Countdown, "selfwind_countdown");
+/// The calling thread's; `None` if there is no room for it.
+pub(super) fn own() -> Option<*mut Countdown> {
+    in_thread_locals().or_else(|| SHARED.of_thread(thread_pointer()))
+}
+
+/// The address of the thread's control block, which is its first word (System V ABI, x86-64 supplement; TLS variant II).
+fn thread_pointer() -> u64 {
+    let pointer;
+    // SAFETY: every thread that allocates has a control block of the C library.
+    unsafe {
+        core::arch::asm!("mov {}, fs:0", out(reg) pointer, options(nostack, readonly, preserves_flags));
+    }
+    pointer
+}
+
+/// The countdowns in a process into which the agent was injected: its threads have no thread-local storage of the agent's.
+/// No two threads have their control blocks in one page. A place is never given up: a later thread with the same control
+/// block continues there, which is as good as a new one, because the exponential distribution has no memory.
+#[repr(C, align(64))]
+pub(super) struct Place {
+    countdown: UnsafeCell<Countdown>,
+    /// Its thread's pointer; 0 if it is free.
+    owner: AtomicU64,
+    _free: u64,
+}
+
+/// Number of places.
+pub(super) const PLACES: usize = 1 << 12;
+/// Size of a place as a power of two.
+pub(super) const PLACE_SHIFT: usize = 6;
+/// Where a place names its owner.
+pub(super) const OWNER_AT: usize = core::mem::offset_of!(Place, owner);
+/// Places that a thread may have, from its own one on.
+const TRIED: usize = 32;
+
+const _: () = assert!(size_of::<Place>() == 1 << PLACE_SHIFT);
+
+pub(super) struct Places([Place; PLACES]);
+
+// SAFETY: a countdown is used by the thread that owns its place.
+unsafe impl Sync for Places {}
+
+const EMPTY: Countdown = Countdown { left: 0, random: 0, inside: 0, saved: 0, nested: 0, serial: 0 };
+
+pub(super) static SHARED: Places = Places(
+    [const { Place { countdown: UnsafeCell::new(EMPTY), owner: AtomicU64::new(0), _free: 0 } }; PLACES],
+);
+
+impl Places {
+    fn of_thread(&self, pointer: u64) -> Option<*mut Countdown> {
+        let first = (pointer >> 12) as usize;
+        let mut places = (first..first + TRIED).filter_map(|place| self.0.get(place % PLACES));
+        let is_own = |place: &&Place| match place.owner.load(Ordering::Relaxed) {
+            0 => place.owner.compare_exchange(0, pointer, Ordering::Relaxed, Ordering::Relaxed).is_ok(),
+            owner => owner == pointer,
+        };
+        places.find(is_own).map(|place| place.countdown.get())
+    }
+
+    /// Lets all threads draw new distances.
+    pub(super) fn begin(&self) {
+        self.0.iter().filter(|place| place.owner.load(Ordering::Relaxed) != 0).for_each(|place| {
+            let countdown = place.countdown.get();
+            // SAFETY: two words of a live countdown; a race with its owner changes the distance of one sample at most.
+            unsafe {
+                (&raw mut (*countdown).random).write_volatile(0);
+                (&raw mut (*countdown).left).write_volatile(0);
+            }
+        });
+    }
+}
 
 impl Countdown {
     /// Whether a distance has been drawn.

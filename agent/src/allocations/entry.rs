@@ -1,4 +1,4 @@
-//! The interposed functions of the allocator, present only in the library that is preloaded for `-e alloc`.
+//! The interposed functions of the allocator, present only in the library for `-e alloc`.
 //!
 //! An allocation that is not sampled costs a subtraction and a jump; a free reads one byte. What must never happen here: a
 //! frame of the agent below the real function on that path, or a C++ exception that unwinds into Rust. So these functions
@@ -8,6 +8,7 @@
 use core::arch::naked_asm;
 use core::sync::atomic::AtomicU8;
 
+use super::countdown::{OWNER_AT, PLACE_SHIFT, PLACES, SHARED};
 use super::real::{COUNT, REALS};
 use crate::preserved_registers::PreservedRegisters;
 
@@ -79,41 +80,75 @@ macro_rules! given_up {
     };
 }
 
-// Counts always, or according to the function's mode.
-macro_rules! counted {
-    (always) => {
+// Puts what is left of the thread's countdown into r10, and where it is into rax: in the thread-local storage of a preloaded
+// library, or in the place of the thread.
+macro_rules! located {
+    (preloaded) => {
+        "mov rax, [rip + selfwind_countdown@GOTTPOFF]
+        mov r10, fs:[rax]"
+    };
+    (injected) => {
+        "mov rax, fs:0
+        shr rax, 12
+        and eax, {places} - 1
+        shl eax, {place_shift}
+        lea r10, [rip + {shared}]
+        add rax, r10
+        mov r10, fs:0
+        cmp [rax + {owner}], r10
+        jne 2f
+        mov r10, [rax]"
+    };
+}
+
+// Stores r10 there.
+macro_rules! stored {
+    (preloaded) => {
         "mov fs:[rax], r10"
     };
-    (by_mode) => {
-        "cmp byte ptr [rip + {modes} + {kind}], {counts}
-        jb 2f
-        ja 4f
-        mov fs:[rax], r10
-        4:"
+    (injected) => {
+        "mov [rax], r10"
+    };
+}
+
+// Counts always, or according to the function's mode.
+macro_rules! counted {
+    (always $library:ident) => {
+        stored!($library)
+    };
+    (by_mode $library:ident) => {
+        concat!(
+            "cmp byte ptr [rip + {modes} + {kind}], {counts}
+            jb 2f
+            ja 4f
+            ",
+            stored!($library),
+            "
+            4:"
+        )
     };
 }
 
 macro_rules! allocating {
-    ($kind:literal, $name:ident, $size:ident, $gives_up:ident, $counts:ident) => {
+    ($library:ident $(#[$exported:meta])?, $kind:literal, $name:ident, $size:ident, $gives_up:ident, $counts:ident) => {
         /// As the C or C++ library says.
         ///
         /// # Safety
         /// As the C or C++ library says.
-        #[unsafe(no_mangle)]
+        $(#[$exported])?
         #[unsafe(naked)]
         #[allow(non_snake_case)]
         pub(crate) unsafe extern "C" fn $name() {
             naked_asm!(
                 ".cfi_startproc",
                 // Not every function needs all of these operands.
-                "# {counts} {pages} {sampled} {modes}",
+                "# {counts} {pages} {sampled} {modes} {shared} {owner} {places} {place_shift}",
                 given_up!($gives_up),
                 sized!($size),
-                "mov rax, [rip + selfwind_countdown@GOTTPOFF]",
-                "mov r10, fs:[rax]",
+                located!($library),
                 "sub r10, r11",
                 "jbe 2f",
-                counted!($counts),
+                counted!($counts $library),
                 "jmp [rip + {reals} + 8 * {kind}]",
                 // The call may be sampled: build a `Call`, from its end.
                 "2:",
@@ -144,9 +179,13 @@ macro_rules! allocating {
                 pages = const PAGES,
                 sampled = sym SAMPLED_PAGES,
                 modes = sym MODES,
+                shared = sym SHARED,
+                owner = const OWNER_AT,
+                places = const PLACES,
+                place_shift = const PLACE_SHIFT,
                 reals = sym REALS,
-                before = sym super::before,
-                after = sym super::after,
+                before = sym crate::allocations::before,
+                after = sym crate::allocations::after,
             )
         }
     };
@@ -192,11 +231,17 @@ macro_rules! functions {
         allocating { $($kind:literal $name:ident $size:ident $gives_up:ident $counts:ident;)* }
         freeing { $($freeing:literal $free:ident;)* }
     ) => {
-        $(allocating!($kind, $name, $size, $gives_up, $counts);)*
+        $(allocating!(preloaded #[unsafe(no_mangle)], $kind, $name, $size, $gives_up, $counts);)*
         $(freeing!($freeing, $free);)*
+        /// The functions for calls that an injected library redirects.
+        mod injected {
+            use super::*;
+            $(allocating!(injected, $kind, $name, $size, $gives_up, $counts);)*
+        }
         /// Number of allocating functions.
         pub(super) const ALLOCATING: usize = [$($kind),*].len();
-        static ENTRIES: [unsafe extern "C" fn(); ALLOCATING] = [$($name),*];
+        /// The functions to which an injected library redirects calls.
+        pub(super) static INJECTED: [unsafe extern "C" fn(); COUNT] = [$(injected::$name,)* $($free,)*];
         // The tables of the real functions have the same order.
         const _: () = assert!(ALLOCATING + [$($freeing),*].len() == COUNT);
     };
@@ -298,6 +343,7 @@ impl Call {
 
     /// The caller.
     pub(super) fn caller(&self) -> handler::caller::Caller {
-        self.preserved.caller(ENTRIES.get(self.kind).map_or(0, |entry| *entry as usize as u64))
+        // At their first instruction, all of them have the same unwind information.
+        self.preserved.caller(INJECTED.get(self.kind).map_or(0, |entry| *entry as usize as u64))
     }
 }

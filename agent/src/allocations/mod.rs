@@ -1,6 +1,6 @@
 //! Records allocations by interposing the functions of the program's allocator.
 //!
-//! Only in the build with the feature `allocations`, which is preloaded for `-e alloc` alone. The program keeps its own
+//! Only in the build with the feature `allocations`, which is for `-e alloc` alone. The program keeps its own
 //! allocator, and its blocks are unchanged. A byte per page, 0 for nearly all pages, tells whether a sampled block may
 //! begin there; then the table of live blocks decides.
 //!
@@ -11,6 +11,7 @@
 mod countdown;
 mod entry;
 mod real;
+mod redirection;
 
 use core::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
@@ -18,7 +19,9 @@ use handler::call::{self, Note};
 use handler::recording::{self, Recording};
 use shm_format::{AllocationNonce, BlockId, Inserted, LiveBlocks, Repeat};
 
+use crate::agent;
 use crate::journal;
+use crate::link_map;
 use countdown::Countdown;
 use entry::{ALLOCATING, Call, Kind, mode};
 
@@ -27,6 +30,9 @@ static MEAN: AtomicU64 = AtomicU64::new(NOT_YET);
 const NOT_YET: u64 = 0;
 const NEVER: u64 = u64::MAX;
 const ALL: u64 = 1;
+
+/// Bytes after which a thread looks again whether anything is sampled.
+const SELDOM: u64 = 1 << 40;
 
 /// Nested calls after which the outer one is assumed to have been left by an exception.
 const NESTED_MOST: u64 = 16;
@@ -40,8 +46,26 @@ pub(crate) fn find_real_functions() {
     real::find_all();
 }
 
+/// Redirects the allocations of a process into which the agent was injected, as far as its objects are loaded now. The loader
+/// must be hooked. False if that is impossible.
+pub(crate) fn redirect() -> bool {
+    redirection::begin()
+}
+
+/// Ends the redirection, and the sampling.
+pub(crate) fn end_redirection() {
+    never();
+    redirection::end();
+}
+
 /// Starts sampling, one allocation per `mean` bytes on average.
 pub(crate) fn begin(recording: &Recording, mean: u64) {
+    if link_map::is_without_loader() {
+        countdown::SHARED.begin();
+        for known in &entry::MODES {
+            known.store(mode::UNKNOWN, Ordering::Relaxed);
+        }
+    }
     if mean == ALL {
         // Backed now: whoever allocates cannot do it.
         journal::make_log(recording, call::STACK_LOG);
@@ -74,7 +98,7 @@ unsafe extern "C" fn before(call: &Call) -> u64 {
     // SAFETY: the thread's own state; a signal handler that interrupts restores it or draws a new distance.
     let own = unsafe { &mut *own };
     if mean == NEVER {
-        own.left = u64::MAX;
+        own.left = SELDOM;
     }
     if mean == NOT_YET || mean == NEVER {
         return LEAVE_ALONE;
@@ -139,6 +163,10 @@ unsafe extern "C" fn after(call: &Call, given_up: u64, result: u64) {
 #[inline(never)]
 fn sample(own: &mut Countdown, call: &Call, block: u64, size: u64) {
     let Some(recording) = recording::current() else { return };
+    // A child of `vfork` is a thread of another process.
+    if link_map::is_without_loader() && !agent::is_own_process() {
+        return;
+    }
     // The table is far larger than the caches; its line arrives while the stack is walked.
     if let Some(live) = live_blocks() {
         live.expect(block);

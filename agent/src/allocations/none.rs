@@ -13,3 +13,11 @@ pub(crate) fn never() {}
 
 /// There are none.
 pub(crate) fn forget_blocks() {}
+
+/// There are none.
+pub(crate) fn redirect() -> bool {
+    false
+}
+
+/// There are none.
+pub(crate) fn end_redirection() {}

@@ -1,8 +1,10 @@
 //! The real functions of the program's own allocator.
 
 use core::arch::naked_asm;
+use core::ffi::CStr;
 use core::sync::atomic::{AtomicPtr, Ordering};
 
+use crate::link_map::StillList;
 use crate::symbols::{self, Real};
 
 /// Number of functions.
@@ -84,6 +86,32 @@ pub(super) fn find_all() {
             pointer.store(address as *mut (), Ordering::Relaxed);
         }
     }
+}
+
+/// Looks up all functions in the objects of a process into which the agent was injected.
+pub(super) fn find_in(objects: &StillList) {
+    let all: [&Real; COUNT] = core::array::from_fn(|number| &REAL[number]);
+    symbols::resolve_in(objects, &all);
+    for (pointer, real) in REALS.iter().zip(&REAL) {
+        if let Some(address) = real.known() {
+            pointer.store(address as *mut (), Ordering::Relaxed);
+        }
+    }
+}
+
+/// The real function with this number, or 0.
+pub(super) fn known(number: usize) -> u64 {
+    REAL.get(number).and_then(Real::known).unwrap_or(0) as u64
+}
+
+/// Whether the program has an allocator that can be called.
+pub(super) fn has_allocator() -> bool {
+    known(MALLOC) != 0 && known(FREE) != 0
+}
+
+/// The number of the function `name`.
+pub(super) fn kind_of(name: &CStr) -> Option<usize> {
+    REAL.iter().position(|real| real.name() == name)
 }
 
 /// Looks up one function at its first call.

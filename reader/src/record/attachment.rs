@@ -31,6 +31,7 @@ pub(crate) fn settings(sampling: &SamplingSettings) -> Settings {
     let &SamplingSettings { frequency, max_stack, max_overhead, native_only, unwinding, copy_limit, .. } =
         sampling;
     Settings {
+        sources: sampling.sources.clone(),
         frequency,
         max_stack,
         max_overhead,
@@ -76,7 +77,10 @@ pub(crate) fn search_processes(
         return Ok(());
     }
     let recorded = Recorded { overwrite, ..recorded(session, command) };
-    collector.search_processes(recorded, settings(sampling)).context("cannot start a thread")
+    // Those have no loader, as a rule.
+    let sources = sampling.sources.without_probes();
+    let settings = Settings { sources, ..settings(sampling) };
+    collector.search_processes(recorded, settings).context("cannot start a thread")
 }
 
 /// Has `collector` inject the agent into processes that the running process `pid` starts from now on, which belong to `session`.

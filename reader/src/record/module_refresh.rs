@@ -1,7 +1,9 @@
 //! Keeps the modules of an attached process up to date while it is recorded, if its loader does not report later loads.
 //!
 //! Its memory map is read at an interval. If it shows executable files that the agent has not reported, the agent is asked to
-//! look at the loader's list again. Each file is a reason for that only once, as it may not be one of the loader's.
+//! look at the loader's list again. Each file is a reason for that only once, as it may not be one of the loader's. If allocations
+//! are recorded, those of modules that are reported later must be redirected, too: when they are reported, the loader has not
+//! relocated them yet.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -28,13 +30,15 @@ pub(crate) struct ModuleRefresh<'a> {
     /// Start addresses of executable files for which the agent was asked before.
     asked: BTreeSet<u64>,
     last_read: Instant,
+    /// Modules were reported whose allocations are not redirected yet.
+    has_new: bool,
 }
 
 impl<'a> ModuleRefresh<'a> {
     /// For the process `pid`, which was attached with these settings.
     pub(crate) fn new(inner: &'a mut dyn Listener, pid: u32, settings: Settings, notices: Notices) -> Self {
         let (reported, asked) = (Vec::new(), BTreeSet::new());
-        Self { inner, pid, settings, notices, reported, asked, last_read: Instant::now() }
+        Self { inner, pid, settings, notices, reported, asked, last_read: Instant::now(), has_new: false }
     }
 
     /// True if there are unreported executable files for which the agent was not asked yet.
@@ -59,6 +63,7 @@ impl Listener for ModuleRefresh<'_> {
         if let Event::Module(module) = &event {
             self.reported.retain(|(start, end)| *end <= module.start || module.end <= *start);
             self.reported.push((module.start, module.end));
+            self.has_new = true;
         }
         self.inner.event(event)
     }
@@ -75,6 +80,13 @@ impl Listener for ModuleRefresh<'_> {
                 && let Err(error) = inject::attach(self.pid, &self.settings)
             {
                 self.notices.detail(format_args!("libraries loaded later are missing: {error}"));
+            }
+            if std::mem::take(&mut self.has_new)
+                && self.settings.sources.have_allocations()
+                && let Err(error) = inject::redirect(self.pid)
+            {
+                self.notices
+                    .detail(format_args!("allocations of libraries loaded later are missing: {error}"));
             }
         }
         self.inner.end_pass()

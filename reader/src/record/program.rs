@@ -73,7 +73,9 @@ pub(super) enum Kind {
 impl Program {
     /// Fails if a program without a loader cannot be recorded with `sources`.
     pub(crate) fn check(&self, sources: &Sources) -> Result<(), ProgramError> {
-        if self.kind != Kind::Static || sources.can_be_injected() && !sources.need_start() {
+        if self.kind != Kind::Static
+            || sources.can_be_injected() && sources.interposed().is_empty() && !sources.need_start()
+        {
             return Ok(());
         }
         Err(ProgramError::Unpreloadable {

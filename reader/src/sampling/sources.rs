@@ -189,12 +189,25 @@ impl Sources {
 
     /// True if these sources need an agent from the start of the process: an injected agent cannot provide them.
     pub(crate) fn need_start(&self) -> bool {
-        self.probes.iter().any(|probe| !probe.is_by_recorder())
+        self.probes.iter().any(|probe| !probe.is_by_recorder() && !matches!(probe, Probe::Allocations(_)))
     }
 
     /// True if an injected agent can provide the clock: it has CPU timers only.
     pub(crate) fn can_be_injected(&self) -> bool {
         self.have_clock() && matches!(self.clock, None | Some(Clock::Auto | Clock::Cpu | Clock::Itimer))
+    }
+
+    /// These without what the agent records beside a clock.
+    pub(crate) fn without_probes(&self) -> Self {
+        let by_recorder = self.probes.iter().filter(|probe| probe.is_by_recorder());
+        Self { clock: self.clock.clone(), probes: by_recorder.cloned().collect() }
+    }
+
+    /// The sources of an injected agent, for the agent.
+    pub(crate) fn of_injected(&self) -> String {
+        let clock = self.have_clock().then_some(Clock::Cpu);
+        let is_possible = |probe: &&Probe| matches!(probe, Probe::Allocations(_));
+        Self { clock, probes: self.probes.iter().filter(is_possible).cloned().collect() }.name()
     }
 
     /// True if tracepoints are recorded.

@@ -50,6 +50,11 @@ pub(crate) fn content() -> Option<&'static [u8]> {
     (!AGENT.is_empty()).then_some(AGENT)
 }
 
+/// The second build, if it is embedded.
+pub(super) fn probes_content() -> Option<&'static [u8]> {
+    (!PROBES_AGENT.is_empty()).then_some(PROBES_AGENT)
+}
+
 /// Unpacks the agent if necessary, and returns its path.
 pub(crate) fn unpack() -> Result<PathBuf, AgentFileError> {
     let name = concat!("agent-", env!("CARGO_PKG_VERSION"), "-", env!("SELFWIND_AGENT_HASH"), ".so");

@@ -298,6 +298,21 @@ pub(crate) fn thread_word() -> u64 {
     word
 }
 
+/// Whether threads have that word: not in an injected library.
+pub(crate) fn has_thread_word() -> bool {
+    let offset: usize;
+    // SAFETY: loads the offset that the loader has filled in, or left 0.
+    unsafe {
+        asm!(
+            "adrp {0}, :gottprel:selfwind_slot",
+            "ldr {0}, [{0}, :gottprel_lo12:selfwind_slot]",
+            out(reg) offset,
+            options(nostack, readonly, preserves_flags),
+        );
+    }
+    offset != 0
+}
+
 /// Sets the agent's thread-local word of the calling thread.
 pub(crate) fn set_thread_word(word: u64) {
     // SAFETY: writes eight bytes of the thread's static TLS block that nothing else uses.

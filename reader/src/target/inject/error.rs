@@ -167,6 +167,16 @@ pub(crate) enum InjectError {
         /// The setting for an agent with the requested sources.
         setting: String,
     },
+    /// Its agent was injected for a recording without allocations.
+    #[error(
+        "process {0} contains an agent from an earlier attach without -e alloc, which stays until the process ends; start the program anew, or leave out -e alloc"
+    )]
+    PlainAgent(i32),
+    /// Its loader would not wait while the agent redirects its allocations.
+    #[error(
+        "the allocations of process {0} cannot be redirected while it runs: it has no loader (statically linked), or one other than glibc's that can be told to wait; start the program with `selfwind record -e alloc -- CMD`"
+    )]
+    LoaderUnhooked(i32),
     /// It is not attached.
     #[error("process {0} is not attached: there is nothing to detach")]
     NotAttached(i32),

@@ -117,6 +117,15 @@ pub(super) fn maps(pid: u32, path: &Path) -> bool {
     mappings(pid).is_ok_and(|mappings| mappings.iter().any(ends))
 }
 
+/// True if the process has glibc's loader.
+pub(super) fn has_glibc(pid: u32) -> bool {
+    let is_loader = |mapping: &Mapping| {
+        let name = mapping.path.file_name().unwrap_or_default().as_bytes();
+        name.starts_with(b"ld-linux") || name.starts_with(b"ld-2.")
+    };
+    mappings(pid).is_ok_and(|mappings| mappings.iter().any(is_loader))
+}
+
 /// The address of the loader's `struct r_debug`, which every loader stores in the program's dynamic section; 0 if there is none.
 pub(super) fn debugger_interface(pid: i32, memory: &Memory) -> u64 {
     find_debugger_interface(pid, memory).unwrap_or(0)

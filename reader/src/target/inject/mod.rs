@@ -40,7 +40,7 @@ use crate::target::translate::source_name;
 pub(crate) use error::InjectError;
 pub(crate) use facts::{RunningProgram, is_apart};
 use handed_region::{HandedRegion, flight_directory};
-use remote_call::call_agent;
+use remote_call::{Request, call_agent};
 pub(crate) use turn::Turn;
 
 /// True if the loader of the process notifies its agent of loads and unloads.
@@ -75,6 +75,8 @@ pub(crate) enum Destination {
 /// How the agent is to sample.
 #[derive(Clone, Debug)]
 pub(crate) struct Settings {
+    /// What is recorded, as far as an injected agent can.
+    pub(crate) sources: Sources,
     /// Samples per second of CPU time.
     pub(crate) frequency: u32,
     /// Maximum stack depth in frames.
@@ -174,7 +176,15 @@ pub(crate) fn attach(pid: u32, settings: &Settings) -> Result<Attachment, Inject
     let region = if facts::is_apart(pid) { Some(HandedRegion::new(pid, &directory)?) } else { None };
     let strings = strings(settings, &directory, region.as_ref());
     let control = present.as_ref().and_then(|present| present.control);
-    let started = call_agent(pid, control, Command::Start, &strings, region.as_ref(), careful);
+    let allocations = settings.sources.have_allocations();
+    let start = Request {
+        command: Command::Start,
+        allocations,
+        settings: &strings,
+        region: region.as_ref(),
+        careful,
+    };
+    let started = call_agent(pid, control, start);
     if let Some(region) = region {
         match started {
             Ok(()) => region.replace_others(),
@@ -184,7 +194,24 @@ pub(crate) fn attach(pid: u32, settings: &Settings) -> Result<Attachment, Inject
         }
     }
     started?;
+    if allocations && let Err(error) = redirect(pid as u32) {
+        // It was not asked for in particular, so what can be recorded of it is enough.
+        if !careful || !settings.sources.have_clock() {
+            let _ = detach(pid as u32);
+            return Err(error);
+        }
+    }
     Ok(if present.is_some_and(|present| present.sampling) { Attachment::Renewed } else { Attachment::New })
+}
+
+/// Has the agent in `pid` redirect the allocations of all objects that are loaded now.
+pub(crate) fn redirect(pid: u32) -> Result<(), InjectError> {
+    let control = present(pid as i32).and_then(|present| present.control);
+    // The agent reads the objects in place: the loader must wait before it unloads one.
+    if control.is_none() || !remote_call::is_loader_hooked(pid) || !facts::has_glibc(pid) {
+        return Err(InjectError::LoaderUnhooked(pid as i32));
+    }
+    call_agent(pid as i32, control, Request { allocations: true, ..Request::of(Command::Redirect) })
 }
 
 /// Starts sampling `pid`, unless it is already being sampled.
@@ -211,10 +238,11 @@ pub(crate) fn found(pid: u32) -> Option<Sampling> {
 pub(crate) fn check_sources(pid: u32, sources: &Sources) -> Result<(), InjectError> {
     let (asked, pid) = (sources.name(), pid as i32);
     // Interposed functions must be in place from the start of the program.
-    if sources.need_start() {
+    if sources.need_start() || sources.have_allocations() {
         let (own, setting) = (own_sources(pid as u32), sources.of_agent());
         match own.name() {
             _ if sources.probes_are_among(&own) => {}
+            own if own.is_empty() && !sources.need_start() => {}
             own if own.is_empty() => return Err(InjectError::FromTheStart { pid, asked, setting }),
             own => return Err(InjectError::OtherProbes { pid, asked, own, setting }),
         }
@@ -252,7 +280,7 @@ pub(crate) fn detach(pid: u32) -> Result<(), InjectError> {
         None => Err(InjectError::NotAttached(pid)),
         Some(Present { control: None, .. }) => Err(InjectError::Preloaded(pid)),
         Some(Present { sampling: false, .. }) => Err(InjectError::NotAttached(pid)),
-        Some(Present { control, .. }) => call_agent(pid, control, Command::Stop, &[], None, false),
+        Some(Present { control, .. }) => call_agent(pid, control, Request::of(Command::Stop)),
     }
 }
 
@@ -264,6 +292,7 @@ pub(crate) fn resume(pid: u32) -> Result<bool, InjectError> {
     attach(
         pid,
         &Settings {
+            sources: Sources::default(),
             frequency: frequency.clamp(1, rate::MAX_FREQUENCY),
             max_stack: DEFAULT_STACK,
             max_overhead: Overhead::default(),
@@ -353,7 +382,7 @@ fn strings(settings: &Settings, directory: &Path, region: Option<&HandedRegion>)
         place,
         ("SESSION", format!("{session:016x}")),
         ("MODE", mode.into()),
-        ("EVENT", "cpu".into()),
+        ("EVENT", settings.sources.of_injected()),
         ("FREQ", settings.frequency.to_string()),
         ("MAX_STACK", settings.max_stack.to_string()),
         ("MAX_OVERHEAD", settings.max_overhead.to_string()),

@@ -58,36 +58,57 @@ enum Attempt {
     NotHere(InjectError),
 }
 
-/// Has a thread of the process start another one that executes `command` in the agent, and waits for it. `careful` refuses a process
-/// without a thread pointer.
-pub(super) fn call_agent(
-    pid: i32,
-    control: Option<u64>,
-    command: Command,
-    settings: &[u8],
-    region: Option<&HandedRegion>,
-    careful: bool,
-) -> Result<(), InjectError> {
+/// What an agent is called for.
+#[derive(Clone, Copy)]
+pub(super) struct Request<'a> {
+    pub(super) command: Command,
+    /// The recording needs the agent that can redirect allocations.
+    pub(super) allocations: bool,
+    /// For [`Command::Start`].
+    pub(super) settings: &'a [u8],
+    /// The region to hand over, if the agent may not create its file.
+    pub(super) region: Option<&'a HandedRegion>,
+    /// Refuse a process without a thread pointer.
+    pub(super) careful: bool,
+}
+
+impl Request<'_> {
+    /// To execute `command` in an agent that is there.
+    pub(super) const fn of(command: Command) -> Self {
+        Self { command, allocations: false, settings: &[], region: None, careful: false }
+    }
+}
+
+/// Has a thread of the process start another one that executes `request` in the agent, and waits for it.
+pub(super) fn call_agent(pid: i32, control: Option<u64>, request: Request<'_>) -> Result<(), InjectError> {
     // If the process has ended, report that instead of any other error.
-    run(pid, control, command, settings, region, careful).map_err(|error| match facts::has_ended(pid) {
+    run(pid, control, request).map_err(|error| match facts::has_ended(pid) {
         true => InjectError::NoProcess(pid),
         false => error,
     })
 }
 
-fn run(
-    pid: i32,
-    control: Option<u64>,
-    command: Command,
-    settings: &[u8],
-    region: Option<&HandedRegion>,
-    careful: bool,
-) -> Result<(), InjectError> {
-    let agent = agent_file::content().ok_or(agent_file::AgentFileError::NotEmbedded)?;
+/// The agent at `base` in the process, and its layout.
+fn known(base: u64, pid: i32, memory: &Memory) -> Result<(&'static [u8], AgentLayout), InjectError> {
+    let builds = [agent_file::content(), agent_file::probes_content()];
+    let known = |agent| Some((agent, AgentLayout::known(base, agent, memory)?));
+    builds.into_iter().flatten().find_map(known).ok_or(InjectError::OtherAgent(pid))
+}
+
+fn run(pid: i32, control: Option<u64>, request: Request<'_>) -> Result<(), InjectError> {
+    let Request { command, allocations, settings, region, careful } = request;
+    let plain = agent_file::content().ok_or(agent_file::AgentFileError::NotEmbedded)?;
+    let wanted = if allocations { agent_file::probes_content().unwrap_or(plain) } else { plain };
     let memory = Memory::of(pid).map_err(|error| InjectError::denied(pid, error))?;
-    let layout = match control {
-        Some(base) => Some(AgentLayout::known(base, agent, &memory).ok_or(InjectError::OtherAgent(pid))?),
-        None => None,
+    let (agent, layout) = match control {
+        Some(base) => {
+            let (agent, layout) = known(base, pid, &memory)?;
+            if allocations && agent == plain {
+                return Err(InjectError::PlainAgent(pid));
+            }
+            (agent, Some(layout))
+        }
+        None => (wanted, None),
     };
     let debugger = facts::debugger_interface(pid, &memory);
     let hook = LoaderHook::find(&memory, debugger);

@@ -1,0 +1,56 @@
+//! Redirects the allocations of a process into which the agent was injected: the entries of its objects' offset tables that
+//! refer to the allocator refer to the agent's functions while it records.
+//!
+//! An object that is loaded later is redirected by the next call. Pointers to functions that the program has stored stay as
+//! they are, and so do calls inside of the allocator's own object.
+
+use crate::link_map::{self, StillList};
+use crate::offset_table::{Entry, OffsetTable};
+
+use super::entry::INJECTED;
+use super::real::{self, COUNT};
+
+/// Redirects all allocations. False if the loader is busy, or the program has no allocator in a library.
+pub(crate) fn begin() -> bool {
+    let mut has_allocator = false;
+    let is_done = link_map::hold_still(|objects| {
+        real::find_in(objects);
+        let real: [u64; COUNT] = core::array::from_fn(real::known);
+        has_allocator = real::has_allocator();
+        each_entry(objects, &mut |entry| {
+            let address = entry.address();
+            let kind = match real.iter().position(|real| *real == address && address != 0) {
+                Some(kind) => Some(kind),
+                None => entry.unresolved().and_then(real::kind_of),
+            };
+            if let Some(kind) = kind.filter(|kind| real.get(*kind) != Some(&0))
+                && let Some(own) = INJECTED.get(kind)
+            {
+                entry.replace(address, *own as usize as u64);
+            }
+        });
+    });
+    is_done && has_allocator
+}
+
+/// Undoes it.
+pub(crate) fn end() {
+    link_map::hold_still(|objects| {
+        each_entry(objects, &mut |entry| {
+            let address = entry.address();
+            if let Some(kind) = INJECTED.iter().position(|own| *own as usize as u64 == address) {
+                entry.replace(address, real::known(kind));
+            }
+        });
+    });
+}
+
+fn each_entry(objects: &StillList, visit: &mut dyn FnMut(&Entry<'_>)) {
+    objects.visit(&mut |object| {
+        // SAFETY: the object stays loaded during the visit.
+        if let Some(table) = unsafe { OffsetTable::of_object(object) } {
+            table.visit(visit);
+        }
+        true
+    });
+}

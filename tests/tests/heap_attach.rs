@@ -1,0 +1,148 @@
+//! Heap profiles of processes that were started without the agent: what they allocate from the attach on.
+
+use std::io::{BufRead, BufReader, Read};
+use std::path::Path;
+use std::process::{Child, ChildStderr, Stdio};
+use std::time::Duration;
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use selfwind_tests::attacher::{Attacher, Conversation, Guest};
+use selfwind_tests::recording::stats;
+use selfwind_tests::sites::folded;
+use selfwind_tests::target::Target;
+
+/// A recorder of a running process, until it is interrupted.
+struct Recording {
+    child: Child,
+    output: BufReader<ChildStderr>,
+}
+
+impl Recording {
+    /// Returns once it records.
+    fn start(attacher: &Attacher, source: &str, pid: u32, file: &Path) -> Self {
+        let arguments = ["record", "-e", source, "-p", &pid.to_string(), "-o"];
+        let mut command = attacher.command(&arguments);
+        command.arg(file).env("SELFWIND_POOL", "64M").stderr(Stdio::piped());
+        let mut child = command.spawn().expect("it is built");
+        let mut output = BufReader::new(child.stderr.take().expect("piped"));
+        let mut line = String::new();
+        while !line.contains("Ctrl-C ends the recording") {
+            line.clear();
+            assert!(output.read_line(&mut line).expect("readable") > 0, "it ended");
+        }
+        Self { child, output }
+    }
+
+    /// What it says in the end.
+    fn end(mut self) -> String {
+        kill(Pid::from_raw(self.child.id() as i32), Signal::SIGINT).expect("our child");
+        let mut said = String::new();
+        self.output.read_to_string(&mut said).expect("readable");
+        assert!(self.child.wait().expect("our child").success(), "{said}");
+        said
+    }
+}
+
+#[test]
+fn what_is_allocated_from_the_attach_on_is_counted() {
+    let library = Target::c("heap_attached_library").shared("heap_attached_library.so").build();
+    let source = Target::c("heap_attached").with("pthread", &["-pthread"]);
+    for (name, flags) in [("now", &["-Wl,-z,now"][..]), ("lazy", &["-Wl,-z,lazy"]), ("noplt", &["-fno-plt"])]
+    {
+        let program = source.clone().with(name, flags).build();
+        let attacher = Attacher::new();
+        let mut guest = Conversation::start(&program, &[library.to_str().expect("UTF-8")]);
+        assert_eq!(guest.ask(), 0, "{name}");
+        let mut asked = 1;
+        for file in ["first.data", "again.data"].map(|file| attacher.scratch.join(file)) {
+            let recording = Recording::start(&attacher, "alloc:all", guest.child.id(), &file);
+            let mut has_waited = false;
+            let first = asked;
+            for round in 0..21 {
+                // What has been loaded is redirected within half a second, and stays until the end of this round.
+                if round > 4 && asked % 4 == 3 && !has_waited {
+                    std::thread::sleep(Duration::from_millis(1500));
+                    has_waited = true;
+                }
+                assert_eq!(guest.ask(), 1, "{name}: redirected before the recorder says that it records");
+                asked += 1;
+            }
+            let rounds = asked - first;
+            let said = recording.end();
+            assert_eq!(guest.ask(), 0, "{name}: restored at the end of the recording: {said}");
+            asked += 1;
+            let stats = stats(&file);
+            stats.assert_adds_up();
+            assert_eq!(stats.number("lost"), 0, "{name}: {said}");
+            assert!(stats.complete() > 0.99, "{name}: {:#}", stats.0);
+            let [objects, live] = ["alloc_objects", "inuse_objects"].map(|value| folded(&file, value));
+            let bytes = folded(&file, "alloc_space");
+            for (site, count, size, kept) in [
+                ("site_kept", 100 * rounds, 3000, true),
+                ("site_freed", 100 * rounds, 3500, false),
+                ("site_thread", 400 * rounds, 500, false),
+                ("site_old", 0, 1000, false),
+                ("site_child", 0, 900, false),
+            ] {
+                let found = (objects.inclusive(site), bytes.inclusive(site), live.inclusive(site));
+                let expected = (count, count * size, if kept { count } else { 0 });
+                assert_eq!(found, expected, "{name}, {site}: {said}");
+            }
+            // In the round after the wait, and until it is redirected not at all.
+            let found = objects.inclusive("site_library");
+            assert!(has_waited && (100..100 * rounds).contains(&found), "{name}: {found} of the library");
+            assert_eq!(live.inclusive("site_library"), 0);
+        }
+        assert_eq!(guest.end(), "done\n", "{name}");
+    }
+}
+
+#[test]
+fn a_busy_program_stays_whole_while_its_allocations_are_redirected() {
+    let attempts = if std::env::var_os("SELFWIND_LONG").is_some() { 50 } else { 2 };
+    let program = Target::c("attach").with("lm", &["-lm"]).build();
+    let library = Target::c("plugin").shared("attach-plugin.so").build();
+    let library = library.to_str().expect("UTF-8");
+    for mode in ["heap", "loader", "fork", "spawn", "signals"] {
+        for attempt in 0..attempts {
+            let what = format!("{mode} {attempt}");
+            let attacher = Attacher::new();
+            let guest = Guest::start(&program, &[mode, "2500", library]);
+            let file = attacher.scratch.join("heap.data");
+            let path = file.to_str().expect("UTF-8");
+            for source in ["cpu,alloc:64K", "alloc:all"] {
+                let arguments = ["record", "-q", "-e", source, "-d", "300ms", "-o", path, "-p", &guest.pid()];
+                let outcome = attacher.run(&arguments);
+                assert_eq!(outcome.status, 0, "{what}: {}", outcome.stderr);
+                let stats = stats(&file);
+                stats.assert_adds_up();
+                let allocated = folded(&file, "alloc_objects");
+                assert!(mode != "heap" || allocated.inclusive("heap_work") > 0, "{what}: {:#}", stats.0);
+                assert!(mode != "heap" || stats.complete() > 0.98, "{what}: {:#}", stats.0);
+            }
+            let (status, words) = guest.end();
+            assert_eq!((status, words.as_str()), (Some(0), "ok\n"), "{what}");
+        }
+    }
+}
+
+#[test]
+fn programs_whose_allocations_cannot_be_redirected_are_refused() {
+    let source = Target::c("attach").with("lm", &["-lm"]);
+    for program in [source.clone().fixed().build(), source.musl().build()] {
+        let attacher = Attacher::new();
+        let guest = Guest::start(&program, &["heap", "3000"]);
+        let file = attacher.scratch.join("heap.data");
+        let path = file.to_str().expect("UTF-8");
+        let outcome = attacher.run(&["record", "-e", "alloc", "-d", "1", "-o", path, "-p", &guest.pid()]);
+        assert!(
+            outcome.status != 0 && outcome.stderr.contains("cannot be redirected while it runs"),
+            "{outcome:?}"
+        );
+        // The clock alone is no obstacle.
+        let outcome = attacher.run(&["record", "-q", "-d", "500ms", "-o", path, "-p", &guest.pid()]);
+        assert_eq!(outcome.status, 0, "{}", outcome.stderr);
+        assert_eq!(guest.end().0, Some(0));
+    }
+}
