@@ -13,6 +13,7 @@ use core::cell::UnsafeCell;
 
 use handler::generated::Run;
 use handler::interpreter::regions::Region;
+use handler::program;
 use handler::slot;
 use handler::snapshot::{self, Snapshot};
 use unwind::elf_image::{ElfImage, ProgramHeader};
@@ -31,6 +32,8 @@ use crate::signal_stacks;
 use crate::symbols;
 
 const PT_LOAD: u32 = 1;
+const PF_X: u32 = 1;
+const PF_R: u32 = 4;
 
 /// The rule cache, shared by all threads.
 static CACHE: RuleCache = RuleCache::new();
@@ -201,6 +204,9 @@ fn visit(stage: Stage, names: &Names, known: Vec<Arc<Object>>) -> Seen {
         let is_known = |image: &ElfImage<'_>| known.iter().find(|object| object.is(image, &path(image)));
         let tables = names.tables.as_deref();
         let thread_locals = info.thread_locals(is_program, headers);
+        if is_program && name.is_empty() {
+            note_program(info.bias, headers);
+        }
         if stage == Stage::Attached {
             let Some(copied) = CopiedImage::new(info.bias, headers) else { return true };
             let Some(image) = copied.image() else { return true };
@@ -240,6 +246,16 @@ fn visit(stage: Stage, names: &Names, known: Vec<Arc<Object>>) -> Seen {
         true
     });
     seen
+}
+
+/// Tells the handler where the program's own code is: its largest segment.
+fn note_program(bias: u64, headers: &[ProgramHeader]) {
+    const CODE: u32 = PF_R | PF_X;
+    let code = headers.iter().filter(|header| header.kind == PT_LOAD && header.flags & CODE == CODE);
+    if let Some(code) = code.max_by_key(|header| header.file_size) {
+        let low = bias.wrapping_add(code.address);
+        program::note(low, low.saturating_add(code.file_size));
+    }
 }
 
 /// Describes an object that stays loaded. It gets its id when it is merged.

@@ -51,6 +51,7 @@ mod outcome;
 mod owner;
 mod probed_pages;
 pub mod process_time;
+pub mod program;
 pub mod rate_limit;
 mod recent_stacks;
 pub mod recording;

@@ -33,13 +33,8 @@ pub(crate) struct ProbedPages {
     blocks: [Block; BLOCKS],
 }
 
-/// What is known of a word that another thread may unmap.
-pub(crate) enum CopiedWord {
-    /// Its value.
-    Word(u64),
-    /// The kernel must be asked for this block.
-    Missing(u64),
-}
+/// The block must be copied first that begins at this address.
+pub(crate) struct Missing(pub(crate) u64);
 
 impl ProbedPages {
     /// Forgets the pages of earlier walks. `stacks` are in use by the thread.
@@ -60,13 +55,13 @@ impl ProbedPages {
     }
 
     /// The aligned word at `address`, as this walk has copied it.
-    pub(crate) fn copied(&self, address: u64) -> CopiedWord {
+    pub(crate) fn copied(&self, address: u64) -> Result<u64, Missing> {
         let wanted = address & !(BLOCK_BYTES - 1);
         let block = self.blocks.get((wanted / BLOCK_BYTES) as usize % BLOCKS);
         let word = block
             .filter(|block| (block.address, block.walk) == (wanted, self.walk))
             .and_then(|block| block.words.get(((address - wanted) / 8) as usize));
-        word.map_or(CopiedWord::Missing(wanted), |word| CopiedWord::Word(*word))
+        word.copied().ok_or(Missing(wanted))
     }
 
     /// Copies the block at `address`; the results are those of [`sys::copy_own`].

@@ -2,15 +2,16 @@
 //!
 //! Inside the known bounds of the thread's stack a read is a plain load, as long as the walk has not had to guess. In the rest
 //! of the stack (a coroutine's; a guard page) each page is probed once per walk, by a system call that reports an unmapped page
-//! instead of faulting. Elsewhere (generated code, a wild pointer in a corrupt frame) another thread may unmap a page after
-//! the probe, so the kernel copies what is read. Once the program has installed a seccomp filter neither is done, and such
+//! instead of faulting. The program's own code is read in place. Elsewhere (generated code, a wild pointer in a corrupt frame)
+//! another thread may unmap a page after the probe, so the kernel copies what is read. Once the program has installed a seccomp filter neither is done, and such
 //! memory counts as unreadable.
 
 use unwind::Memory;
 
 use crate::arch::load;
 pub use crate::bounds::Bounds;
-use crate::probed_pages::{CopiedWord, ProbedPages};
+use crate::probed_pages::{Missing, ProbedPages};
+use crate::program;
 use crate::sys::{self, PAGE};
 
 /// Probes per walk. Code without call frame information is probed frame by frame: as many as a walk has frames.
@@ -51,6 +52,10 @@ impl<'p> Stack<'p> {
     #[cold]
     #[inline(never)]
     fn unknown(&mut self, address: u64) -> Option<u64> {
+        if program::holds(address) {
+            // SAFETY: the program's own code stays mapped.
+            return Some(unsafe { load(address) });
+        }
         if self.pages.in_stack(address) {
             // SAFETY: the pages were just probed, and nobody unmaps a stack in use.
             return self.is_readable(address).then(|| unsafe { load(address) });
@@ -65,19 +70,16 @@ impl<'p> Stack<'p> {
 
     /// The aligned word at `address`, by a copy of the kernel's.
     fn copied(&mut self, address: u64) -> Option<u64> {
-        let block = match self.pages.copied(address) {
-            CopiedWord::Word(word) => return Some(word),
-            CopiedWord::Missing(block) => block,
+        let Missing(block) = match self.pages.copied(address) {
+            Ok(word) => return Some(word),
+            Err(missing) => missing,
         };
         if self.probes == 0 || self.wild == 0 {
             return None;
         }
         self.probes -= 1;
         match self.pages.copy_block(block) {
-            Some(true) => match self.pages.copied(address) {
-                CopiedWord::Word(word) => Some(word),
-                CopiedWord::Missing(_) => None,
-            },
+            Some(true) => self.pages.copied(address).ok(),
             Some(false) => {
                 self.wild -= 1;
                 None
@@ -168,6 +170,20 @@ mod tests {
         assert_eq!(stack.read(low + 17), None);
         assert_eq!(stack.read(low - 1), None);
         assert_eq!(stack.read(u64::MAX), None);
+    }
+
+    #[test]
+    fn the_program_is_read_in_place() {
+        static CODE: [u64; 4] = [1, 2, 3, 4];
+        let low = CODE.as_ptr() as u64;
+        program::note(low, low + 24);
+        let mut pages = ProbedPages::new();
+        let mut stack = Stack::new([Bounds::NONE; 2], 0, false, &mut pages);
+        assert_eq!(
+            [0, 8, 16, 17, 24].map(|at| stack.read(low + at)),
+            [Some(1), Some(2), Some(3), None, None]
+        );
+        assert_eq!(stack.read(low - 1), None);
     }
 
     #[test]
