@@ -209,6 +209,14 @@ static int emit(struct selfwind_walk *walk, const struct call *call, const struc
 	return walk->emit(walk, &frame) == 0;
 }
 
+/* Whether a call from C is prepared whose sequence has not begun: it is not that of any frame. */
+static int is_pending(struct selfwind_walk *walk, const struct call *call)
+{
+	struct proto proto;
+	uint64_t address;
+	return call->status & CIST_FRESH && proto_of(walk, call, &address, &proto) && call->saved_pc == proto.code;
+}
+
 static int unwind(struct selfwind_walk *walk)
 {
 	struct state state;
@@ -220,7 +228,7 @@ static int unwind(struct selfwind_walk *walk)
 	if (!get(walk, at, &call, sizeof call))
 		return SELFWIND_NOT_MINE;
 	/* After an error, CallInfos remain whose frames are gone, until Lua removes them. */
-	for (int n = 0; !walk->interrupted && (call.status & CIST_C || !holds(walk, at)); n++) {
+	for (int n = 0; !walk->interrupted && (call.status & CIST_C || !holds(walk, at) || is_pending(walk, &call)); n++) {
 		at = call.previous;
 		if (n == CALLS || !get(walk, at, &call, sizeof call))
 			return SELFWIND_NOT_MINE;

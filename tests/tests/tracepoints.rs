@@ -83,16 +83,19 @@ fn events(file: &Path) -> ByThread {
     events
 }
 
-/// Number of `app:work` events of each thread. Asserts that the numbers in them are in order and unique.
+/// Number of `app:work` events of each thread. Asserts that the numbers in them are unique. Their order is that of time only
+/// while the recorder keeps up.
 fn numbered(file: &Path) -> BTreeMap<i64, u64> {
-    let mut counts: BTreeMap<i64, (u64, i64)> = BTreeMap::new();
+    let mut seen: BTreeMap<i64, Vec<bool>> = BTreeMap::new();
     each_event(file, |_, values, _| {
         let [thread, n] = [0, 1].map(|field| values[field].number().expect("a number"));
-        let (count, next) = counts.entry(thread).or_default();
-        assert!(n >= *next, "event {n} of thread {thread} is there after {next}");
-        (*count, *next) = (*count + 1, n + 1);
+        let (seen, at) = (seen.entry(thread).or_default(), usize::try_from(n).expect("not negative"));
+        seen.resize(seen.len().max(at + 1), false);
+        assert!(!std::mem::replace(&mut seen[at], true), "event {n} of thread {thread} is there twice");
     });
-    counts.into_iter().map(|(thread, (count, _))| (thread, count)).collect()
+    seen.into_iter()
+        .map(|(thread, seen)| (thread, seen.iter().filter(|seen| **seen).count() as u64))
+        .collect()
 }
 
 #[test]
