@@ -1,7 +1,8 @@
 /* Hazard: allocations are redirected while the program runs and allocates. Each line on standard input is a round: known sites
  * allocate a known amount, in threads too; blocks from before are freed; a child is forked that allocates; a library is loaded,
  * and unloaded in every fourth round. The answer is 1 if the program's own calls of malloc are redirected, else 0.
- * usage: heap_attached LIBRARY */
+ * usage: heap_attached LIBRARY | fork
+ * With `fork`, a line lets a child allocate for two seconds. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <pthread.h>
@@ -10,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 enum { BLOCKS = 100, OLD = 4000 };
@@ -38,6 +40,34 @@ __attribute__((noinline)) static void *site_freed(void) { return filled(calloc(5
 __attribute__((noinline)) static void *site_thread(void) { return filled(realloc(0, 500), 500); }
 __attribute__((noinline)) static void *site_child(void) { return filled(malloc(900), 900); }
 
+static void wait_for(pid_t child)
+{
+	int status;
+	if (waitpid(child, &status, 0) != child || status)
+		abort();
+}
+
+__attribute__((noinline)) static void *site_forked(void) { return filled(malloc(1100), 1100); }
+
+/* A child that lives long enough to be recorded itself. */
+static void fork_and_wait(void)
+{
+	pid_t child = fork();
+	if (!child) {
+		struct timespec time;
+		do {
+			for (int i = 0; i < BLOCKS; i++) {
+				void *block = site_forked();
+				check(block, 1100);
+				free(block);
+			}
+			clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &time);
+		} while (time.tv_sec < 2);
+		_exit(0);
+	}
+	wait_for(child);
+}
+
 static void *thread(void *blocks)
 {
 	for (int i = 0; i < BLOCKS; i++)
@@ -52,13 +82,6 @@ static int is_redirected(void)
 	return entry != dlsym(RTLD_DEFAULT, "malloc");
 }
 
-static void wait_for(pid_t child)
-{
-	int status;
-	if (waitpid(child, &status, 0) != child || status)
-		abort();
-}
-
 int main(int argc, char **argv)
 {
 	char line[16];
@@ -69,6 +92,12 @@ int main(int argc, char **argv)
 	puts("ready");
 	fflush(stdout);
 	for (int round = 0; fgets(line, sizeof line, stdin); round++) {
+		if (argc > 1 && !strcmp(argv[1], "fork")) {
+			fork_and_wait();
+			printf("%d\n", is_redirected());
+			fflush(stdout);
+			continue;
+		}
 		for (int i = 0; i < BLOCKS; i++) {
 			site_kept();
 			void *block = site_freed();

@@ -99,6 +99,24 @@ fn what_is_allocated_from_the_attach_on_is_counted() {
 }
 
 #[test]
+fn a_child_that_is_forked_meanwhile_is_recorded_too() {
+    let program = Target::c("heap_attached").with("pthread", &["-pthread"]).build();
+    let attacher = Attacher::new();
+    let mut guest = Conversation::start(&program, &["fork"]);
+    let file = attacher.scratch.join("heap.data");
+    let recording = Recording::start(&attacher, "cpu,alloc:64K", guest.child.id(), &file);
+    assert_eq!(guest.ask(), 1);
+    let said = recording.end();
+    assert_eq!(guest.ask(), 0, "{said}");
+    let stats = stats(&file);
+    stats.assert_adds_up();
+    assert!(stats.complete() > 0.98, "{:#}", stats.0);
+    assert!(folded(&file, "cpu").inclusive("site_forked") > 0, "{said}: {:#}", stats.0);
+    assert!(folded(&file, "alloc_objects").inclusive("site_forked") > 10_000, "{said}: {:#}", stats.0);
+    assert_eq!(guest.end(), "done\n");
+}
+
+#[test]
 fn a_busy_program_stays_whole_while_its_allocations_are_redirected() {
     let attempts = if std::env::var_os("SELFWIND_LONG").is_some() { 50 } else { 2 };
     let program = Target::c("attach").with("lm", &["-lm"]).build();

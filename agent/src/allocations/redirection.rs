@@ -1,9 +1,13 @@
 //! Redirects the allocations of a process into which the agent was injected: the entries of its objects' offset tables that
 //! refer to the allocator refer to the agent's functions while it records.
 //!
-//! An object that is loaded later is redirected by the next call. Pointers to functions that the program has stored stay as
+//! An object that is loaded later is redirected by the next call. A forked child inherits the entries; an agent of its own takes
+//! them over. Pointers to functions that the program has stored stay as
 //! they are, and so do calls inside of the allocator's own object.
 
+use handler::sys::PAGE;
+
+use crate::kernel;
 use crate::link_map::{self, StillList};
 use crate::offset_table::{Entry, OffsetTable};
 
@@ -21,7 +25,7 @@ pub(crate) fn begin() -> bool {
             let address = entry.address();
             let kind = match real.iter().position(|real| *real == address && address != 0) {
                 Some(kind) => Some(kind),
-                None => entry.unresolved().and_then(real::kind_of),
+                None => entry.unresolved().and_then(real::kind_of).or_else(|| inherited(address)),
             };
             if let Some(kind) = kind.filter(|kind| real.get(*kind) != Some(&0))
                 && let Some(own) = INJECTED.get(kind)
@@ -43,6 +47,22 @@ pub(crate) fn end() {
             }
         });
     });
+}
+
+/// The number of the function at `address` if it is one of the agent's that recorded the parent of this process.
+fn inherited(address: u64) -> Option<usize> {
+    const COMPARED: usize = 32;
+    INJECTED.iter().position(|own| {
+        let own = *own as usize;
+        // SAFETY: the code of a function, none of which is shorter. It is the same in every copy of this library.
+        let code = unsafe { core::slice::from_raw_parts(own as *const u8, COMPARED) };
+        let mut found = [0u8; COMPARED];
+        let distance = address.wrapping_sub(own as u64);
+        distance != 0
+            && distance.is_multiple_of(PAGE)
+            && kernel::copy_own(address, &mut found)
+            && found == code
+    })
 }
 
 fn each_entry(objects: &StillList, visit: &mut dyn FnMut(&Entry<'_>)) {
