@@ -26,7 +26,7 @@ use crate::module_news::ModuleNews;
 use crate::modules::{self, Stage};
 use crate::session::{Directory, Failure, Myself};
 use crate::threads::Present;
-use crate::{allocations, auxiliary, handed, link_map, signals, sources, threads};
+use crate::{allocations, auxiliary, handed, kernel, link_map, signals, sources, threads};
 
 // The entry point of the library's file. Hidden, so that the program cannot bind to it.
 global_asm!(
@@ -61,6 +61,7 @@ unsafe extern "C" fn enter(call: *mut Call, apart: u64) -> u64 {
         },
         _ => Err(b"the process holds an agent of another version".to_vec()),
     };
+    kernel::set_process_directory(None);
     let Err(text) = result else { return 0 };
     let bytes = text.len().min(call.reply_capacity as usize);
     // SAFETY: the recorder's reply buffer has this capacity.
@@ -92,6 +93,9 @@ fn start(call: &'static Call, present: Present) -> Result<(), alloc::vec::Vec<u8
         tell_control(call);
         return Ok(());
     }
+    if config.handed.is_some() {
+        handed::receive().map_err(|error| Failure::Create(error).text())?;
+    }
     crate::record_attached(config, present).map_err(|failure| failure.text())?;
     tell_control(call);
     Ok(())
@@ -114,10 +118,14 @@ fn resume(
     config: Config,
     present: Present,
 ) -> Result<(), Failure> {
+    let needs_proc = config.handed.is_some() && !handed::has_proc();
+    if needs_proc {
+        handed::receive().map_err(Failure::Create)?;
+    }
     modules::rescan(Stage::Attached, &agent.names, &mut ModuleNews(recording));
     slot::taken().for_each(sources::stop_timer);
     // Of blocks that were freed in between, the table of live ones knows nothing.
-    let same_samples = config.takes_same_samples(&agent.config) && config.allocations == 0;
+    let same_samples = config.takes_same_samples(&agent.config) && config.allocations == 0 && !needs_proc;
     signals::take_over().map_err(Failure::Signal)?;
     recording.region.close_requests(false);
     let agent: &'static Agent = Box::leak(Box::new(Agent {

@@ -43,6 +43,34 @@ pub(crate) struct Symbols {
     hash: *const u32,
 }
 
+/// Calls `visit` with the tag and the value of each entry of a dynamic section, and with the address that the value is if it
+/// is one.
+///
+/// # Safety
+/// `entry` must be the mapped dynamic section of an object loaded at `bias`.
+pub(crate) unsafe fn each_entry(bias: u64, mut entry: *const [u64; 2], mut visit: impl FnMut(u64, u64, u64)) {
+    // SAFETY: the dynamic section is an array that ends with DT_NULL.
+    while let [tag, value] = unsafe { *entry }
+        && tag != DT_NULL
+    {
+        // Some loaders relocate these addresses in place, others do not.
+        visit(tag, value, if value < bias { value + bias } else { value });
+        // SAFETY: not the last entry.
+        entry = unsafe { entry.add(1) };
+    }
+}
+
+/// The mapped dynamic section of `object`.
+///
+/// # Safety
+/// The object must stay loaded during the call.
+pub(crate) unsafe fn section_of(object: &ObjectInfo) -> Option<*const [u64; 2]> {
+    // SAFETY: the caller promises that the object stays loaded.
+    let headers = unsafe { object.program_headers() };
+    let dynamic = headers.iter().find(|header| header.kind == PT_DYNAMIC)?;
+    Some(object.bias.wrapping_add(dynamic.address) as *const [u64; 2])
+}
+
 impl Symbols {
     /// The symbol tables of `object`; `None` if it has no dynamic symbols.
     ///
@@ -50,10 +78,7 @@ impl Symbols {
     /// The object must stay loaded while the result is used.
     pub(crate) unsafe fn of_object(object: &ObjectInfo) -> Option<Symbols> {
         // SAFETY: the caller promises that the object stays loaded.
-        let headers = unsafe { object.program_headers() };
-        let dynamic = headers.iter().find(|header| header.kind == PT_DYNAMIC)?;
-        // SAFETY: the loader has mapped the dynamic section where the header says.
-        unsafe { Self::of_dynamic(object.bias, (object.bias + dynamic.address) as *const [u64; 2], headers) }
+        unsafe { Self::of_dynamic(object.bias, section_of(object)?, object.program_headers()) }
     }
 
     /// The symbol tables that the dynamic section at `entry` refers to. Without program headers, [`Symbols::holds`] is
@@ -64,7 +89,7 @@ impl Symbols {
     /// used.
     pub(crate) unsafe fn of_dynamic(
         bias: u64,
-        mut entry: *const [u64; 2],
+        entry: *const [u64; 2],
         headers: &'static [ProgramHeader],
     ) -> Option<Symbols> {
         let mut found = Symbols {
@@ -76,23 +101,16 @@ impl Symbols {
             gnu_hash: core::ptr::null(),
             hash: core::ptr::null(),
         };
-        // SAFETY: the dynamic section is an array that ends with DT_NULL.
-        while let [tag, value] = unsafe { *entry }
-            && tag != DT_NULL
-        {
-            // Some loaders relocate these addresses in place, others do not.
-            let address = if value < bias { value + bias } else { value };
-            match tag {
-                DT_HASH => found.hash = address as *const u32,
-                DT_GNU_HASH => found.gnu_hash = address as *const u32,
-                DT_STRTAB => found.strings = address as *const c_char,
-                DT_SYMTAB => found.symbols = address as *const Symbol,
-                DT_VERSYM => found.versions = address as *const u16,
-                _ => {}
-            }
-            // SAFETY: not the last entry.
-            entry = unsafe { entry.add(1) };
-        }
+        let note = |tag, _, address| match tag {
+            DT_HASH => found.hash = address as *const u32,
+            DT_GNU_HASH => found.gnu_hash = address as *const u32,
+            DT_STRTAB => found.strings = address as *const c_char,
+            DT_SYMTAB => found.symbols = address as *const Symbol,
+            DT_VERSYM => found.versions = address as *const u16,
+            _ => {}
+        };
+        // SAFETY: as the caller promises.
+        unsafe { each_entry(bias, entry, note) };
         (!found.symbols.is_null() && !found.strings.is_null()).then_some(found)
     }
 

@@ -1,10 +1,11 @@
-//! Receives the file of a region from the recorder.
+//! Receives files from the recorder: that of a region, and this process's directory in /proc.
 //!
 //! In a mount namespace or under a user for whom the recorder's directories are inaccessible, an attached process
-//! cannot create the file itself. Then the recorder creates it; this process makes a socket pair, the recorder obtains
-//! one end (pidfd_getfd(2)) and sends the file descriptor through it (unix(7), SCM_RIGHTS). No descriptor stays open.
+//! cannot create a region's file itself, and in another root directory it may have no /proc. So this process makes a socket
+//! pair, the recorder obtains one end (pidfd_getfd(2)) and sends the descriptors through it (unix(7), SCM_RIGHTS). None stays
+//! open.
 
-use core::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU64, Ordering};
 
 use crate::kernel::{self, Errno, File};
 
@@ -16,18 +17,32 @@ pub(crate) fn publish_at(word: &'static AtomicU64) {
     HANDED_FD.store(core::ptr::from_ref(word).cast_mut(), Ordering::Release);
 }
 
-/// Control message with one descriptor (`struct cmsghdr` and an `int`).
+/// Control message with up to two descriptors (`struct cmsghdr` and two `int`s).
 #[repr(C)]
 struct Control {
     len: usize,
     level: i32,
     kind: i32,
-    descriptor: i32,
-    padding: i32,
+    region: i32,
+    process_directory: i32,
 }
 
-/// Receives the file; the error says why not.
-pub(crate) fn receive() -> Result<File, Errno> {
+/// Size of a control message without descriptors.
+const EMPTY: usize = 16;
+
+/// Descriptor of the region's file that has been received and not used yet, or -1.
+static REGION: AtomicI32 = AtomicI32::new(-1);
+
+/// The file of the region; the error says why there is none.
+pub(crate) fn region() -> Result<File, Errno> {
+    if REGION.load(Ordering::Relaxed) < 0 {
+        receive()?;
+    }
+    Ok(File::own(REGION.swap(-1, Ordering::Relaxed) as usize))
+}
+
+/// Receives the files. The process directory is used from now on if this process has no /proc.
+pub(crate) fn receive() -> Result<(), Errno> {
     /// Receive timeout. The recorder polls every half millisecond, unless it has been killed.
     static PATIENCE: libc::timeval = libc::timeval { tv_sec: 5, tv_usec: 0 };
     // SAFETY: only ever set to a word that stays mapped.
@@ -54,10 +69,10 @@ pub(crate) fn receive() -> Result<File, Errno> {
     received
 }
 
-fn message(socket: &File) -> Result<File, Errno> {
+fn message(socket: &File) -> Result<(), Errno> {
     let mut byte = 0u8;
     let mut part = libc::iovec { iov_base: (&raw mut byte).cast(), iov_len: 1 };
-    let mut control = Control { len: 0, level: 0, kind: 0, descriptor: -1, padding: 0 };
+    let mut control = Control { len: 0, level: 0, kind: 0, region: -1, process_directory: -1 };
     // SAFETY: zeroes are a `msghdr`.
     let mut header: libc::msghdr = unsafe { core::mem::zeroed() };
     header.msg_iov = &raw mut part;
@@ -68,8 +83,19 @@ fn message(socket: &File) -> Result<File, Errno> {
     let arguments = [socket.descriptor(), (&raw mut header) as usize, flags, 0, 0, 0];
     // SAFETY: the kernel writes the byte, the control message and the header, all live, of these sizes.
     unsafe { kernel::call(libc::SYS_recvmsg, arguments) }?;
-    if control.level != libc::SOL_SOCKET || control.kind != libc::SCM_RIGHTS || control.descriptor < 0 {
+    let count = control.len.saturating_sub(EMPTY) / size_of::<i32>();
+    if control.level != libc::SOL_SOCKET || control.kind != libc::SCM_RIGHTS || count == 0 {
         return Err(Errno(libc::EPROTO));
     }
-    Ok(File::own(control.descriptor as usize))
+    REGION.store(control.region, Ordering::Relaxed);
+    let process_directory = (count > 1).then(|| File::own(control.process_directory as usize));
+    if !has_proc() {
+        kernel::set_process_directory(process_directory);
+    }
+    Ok(())
+}
+
+/// Whether the process can read what /proc says of it.
+pub(crate) fn has_proc() -> bool {
+    File::read_only(c"/proc/self/stat").is_ok()
 }

@@ -3,9 +3,10 @@
 //! No file descriptor may stay open after a call into this library: a program that closes all descriptors, or counts
 //! them, must not see any of the agent's.
 
-use core::ffi::CStr;
+use core::ffi::{CStr, c_char};
 use core::mem::MaybeUninit;
 use core::ptr::NonNull;
+use core::sync::atomic::{AtomicI32, Ordering};
 
 use handler::clock::SECOND_NS;
 use handler::sys;
@@ -68,8 +69,8 @@ impl File {
     }
 
     fn open_at(path: &CStr, flags: i32, mode: u32) -> Result<File, Errno> {
-        let arguments =
-            [libc::AT_FDCWD as usize, path.as_ptr() as usize, flags as usize, mode as usize, 0, 0];
+        let (directory, path) = place(path);
+        let arguments = [directory, path as usize, flags as usize, mode as usize, 0, 0];
         // SAFETY: the path is a live C string.
         unsafe { call(libc::SYS_openat, arguments) }.map(|descriptor| File(descriptor as i32))
     }
@@ -171,6 +172,27 @@ pub(crate) struct Status {
     pub(crate) mode: u32,
     /// Modification time, in nanoseconds since 1970.
     pub(crate) modified: i64,
+}
+
+/// Descriptor of /proc/self where the process has no /proc, or -1.
+static PROCESS_DIRECTORY: AtomicI32 = AtomicI32::new(-1);
+
+/// Sets what /proc/self is until the next call, and closes what it was.
+pub(crate) fn set_process_directory(directory: Option<File>) {
+    let descriptor = directory.map_or(-1, |file| core::mem::ManuallyDrop::new(file).0);
+    let before = PROCESS_DIRECTORY.swap(descriptor, Ordering::Relaxed);
+    if before >= 0 {
+        drop(File(before));
+    }
+}
+
+/// What `path` is relative to, and where it is there.
+fn place(path: &CStr) -> (usize, *const c_char) {
+    let directory = PROCESS_DIRECTORY.load(Ordering::Relaxed);
+    match path.to_bytes_with_nul().strip_prefix(b"/proc/self/") {
+        Some(rest) if directory >= 0 => (directory as usize, rest.as_ptr().cast()),
+        _ => (libc::AT_FDCWD as usize, path.as_ptr()),
+    }
 }
 
 /// Makes a private, zeroed mapping.
@@ -326,8 +348,8 @@ pub(crate) fn read_file<'a>(path: &CStr, buffer: &'a mut [u8]) -> Result<&'a [u8
 
 /// The target of a symbolic link.
 pub(crate) fn read_link<'a>(path: &CStr, buffer: &'a mut [u8]) -> Result<&'a [u8], Errno> {
-    let arguments =
-        [libc::AT_FDCWD as usize, path.as_ptr() as usize, buffer.as_mut_ptr() as usize, buffer.len(), 0, 0];
+    let (directory, path) = place(path);
+    let arguments = [directory, path as usize, buffer.as_mut_ptr() as usize, buffer.len(), 0, 0];
     // SAFETY: the kernel writes at most `buffer.len()` bytes into `buffer`.
     let count = unsafe { call(libc::SYS_readlinkat, arguments) }?;
     Ok(&buffer[..count])

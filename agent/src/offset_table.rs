@@ -10,13 +10,11 @@ use core::sync::atomic::{AtomicU64, Ordering};
 
 use handler::sys::PAGE;
 
-use crate::dynamic::Symbols;
+use crate::dynamic::{self, Symbols};
 use crate::kernel;
 use crate::object_info::ObjectInfo;
 
-const PT_DYNAMIC: u32 = 2;
 const PT_GNU_RELRO: u32 = 0x6474_e552;
-const DT_NULL: u64 = 0;
 const DT_PLTRELSZ: u64 = 2;
 const DT_RELA: u64 = 7;
 const DT_RELASZ: u64 = 8;
@@ -58,25 +56,16 @@ impl OffsetTable {
         // SAFETY: the caller promises that the object stays loaded.
         let (headers, symbols) = unsafe { (object.program_headers(), Symbols::of_object(object)?) };
         let bias = object.bias;
-        let dynamic = headers.iter().find(|header| header.kind == PT_DYNAMIC)?;
-        let mut entry = bias.wrapping_add(dynamic.address) as *const [u64; 2];
         let mut relocations = [(0, 0); 2];
-        // SAFETY: the loader has mapped the dynamic section, an array that ends with DT_NULL.
-        while let [tag, value] = unsafe { *entry }
-            && tag != DT_NULL
-        {
-            // Some loaders relocate these addresses in place, others do not.
-            let address = if value < bias { value + bias } else { value };
-            match tag {
-                DT_RELA => relocations[0].0 = address,
-                DT_RELASZ => relocations[0].1 = value,
-                DT_JMPREL => relocations[1].0 = address,
-                DT_PLTRELSZ => relocations[1].1 = value,
-                _ => {}
-            }
-            // SAFETY: not the last entry.
-            entry = unsafe { entry.add(1) };
-        }
+        let note = |tag, value, address| match tag {
+            DT_RELA => relocations[0].0 = address,
+            DT_RELASZ => relocations[0].1 = value,
+            DT_JMPREL => relocations[1].0 = address,
+            DT_PLTRELSZ => relocations[1].1 = value,
+            _ => {}
+        };
+        // SAFETY: the caller promises that the object stays loaded.
+        unsafe { dynamic::each_entry(bias, dynamic::section_of(object)?, note) };
         let protected = headers.iter().find(|header| header.kind == PT_GNU_RELRO).map_or(0..0, |header| {
             let start = bias.wrapping_add(header.address);
             (start & !(PAGE - 1))..(start.wrapping_add(header.memory_size) & !(PAGE - 1))

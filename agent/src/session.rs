@@ -288,7 +288,7 @@ pub(crate) fn create(
     is_fork: bool,
 ) -> Result<Made, Failure> {
     if config.handed.is_some() {
-        let file = handed::receive().map_err(Failure::Create)?;
+        let file = handed::region().map_err(Failure::Create)?;
         return lay_out(config, &file, myself, is_fork);
     }
     let make = |directory: &Directory| {

@@ -97,6 +97,8 @@ fn a_process_that_may_not_read_what_proc_says_of_it_is_recorded() {
         return skip("giving up privileges takes root");
     }
     let program = Target::c("drops_privileges").with("pthread", &["-pthread"]).build();
-    let program = program.to_str().expect("UTF-8");
+    let empty = Scratch::for_all_users();
+    let (program, empty) = (program.to_str().expect("UTF-8"), empty.path().to_str().expect("UTF-8"));
     command_is_recorded("privileges", &[program, "60000"], Some("serve"));
+    command_is_recorded("root directory without /proc", &[program, "60000", empty], Some("serve"));
 }

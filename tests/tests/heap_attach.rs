@@ -118,7 +118,7 @@ fn a_child_that_is_forked_meanwhile_is_recorded_too() {
 
 #[test]
 fn a_busy_program_stays_whole_while_its_allocations_are_redirected() {
-    let attempts = if std::env::var_os("SELFWIND_LONG").is_some() { 50 } else { 2 };
+    let attempts = if std::env::var_os("SELFWIND_LONG").is_some() { 30 } else { 2 };
     let program = Target::c("attach").with("lm", &["-lm"]).build();
     let library = Target::c("plugin").shared("attach-plugin.so").build();
     let library = library.to_str().expect("UTF-8");

@@ -2,8 +2,8 @@
 //! refer to the allocator refer to the agent's functions while it records.
 //!
 //! An object that is loaded later is redirected by the next call. A forked child inherits the entries; an agent of its own takes
-//! them over. Pointers to functions that the program has stored stay as
-//! they are, and so do calls inside of the allocator's own object.
+//! them over. Pointers to functions that the program has stored stay as they are, and so do calls inside of the allocator's
+//! own object.
 
 use handler::sys::PAGE;
 

@@ -29,6 +29,7 @@ use crate::target::attach::ptrace::{self, Stop};
 use crate::target::inject::error::InjectError;
 use crate::target::inject::frame;
 use crate::target::inject::gadgets::{Gadgets, Way};
+use crate::target::inject::handed_region::HandedRegion;
 use crate::target::inject::image::{self, Image};
 use crate::target::inject::layout::{
     AUXILIARY, AUXILIARY_WORDS, AgentLayout, CALL, MASK, REPLY, REPLY_ROOM, RESULT, SETTINGS, SETTINGS_ROOM,
@@ -242,6 +243,7 @@ impl<'a> Diversion<'a> {
         call: Call,
         settings: &[u8],
         auxiliary: &[u64],
+        region: Option<&HandedRegion>,
     ) -> Result<(), InjectError> {
         if settings.len() as u64 > SETTINGS_ROOM {
             return Err(InjectError::Image("the settings are too long"));
@@ -275,7 +277,7 @@ impl<'a> Diversion<'a> {
             let state = ptrace::extended_state(self.tid).map_err(|_| self.failed())?;
             let mask = ptrace::signal_mask(self.tid).map_err(|_| self.failed())?;
             write(0, &frame::frame(data, &registers, &state, mask))?;
-            match self.run(layout, &image, &registers, &state, mask)? {
+            match self.run(layout, &image, &registers, (&state, mask), region)? {
                 Ended::Returned => return Ok(()),
                 Ended::Signal(signal) => self.deliver(signal)?,
             }
@@ -289,8 +291,8 @@ impl<'a> Diversion<'a> {
         layout: AgentLayout,
         image: &Image,
         original: &user_regs_struct,
-        state: &[u8],
-        mask: u64,
+        (state, mask): (&[u8], u64),
+        region: Option<&HandedRegion>,
     ) -> Result<Ended, InjectError> {
         let gone = |_| self.failed();
         let restore = || -> Result<(), InjectError> {
@@ -311,6 +313,10 @@ impl<'a> Diversion<'a> {
             match self.next_stop() {
                 Stop::SystemCall => {
                     calls += 1;
+                    // The thread itself executes the agent, if no other one can be started.
+                    if let (Some(region), Some(socket)) = (region, layout.socket(self.memory)) {
+                        region.hand_over(socket)?;
+                    }
                     let mut now = getregs(self.thread()).map_err(|_| self.failed())?;
                     if now.rip == layout.returned(image) && now.orig_rax == libc::SYS_rt_sigreturn as u64 {
                         now.orig_rax = u64::MAX;

@@ -1,15 +1,16 @@
 //! The region for a process that cannot access the reader's directories: of another user, in a container, in a chroot.
 //!
 //! The file is created here, where all tools of this user find it, and its descriptor is passed to the agent through a socket that
-//! the agent creates; the reader duplicates the other end of that socket (pidfd_getfd(2), Linux 5.6).
+//! the agent creates; the reader duplicates the other end of that socket (pidfd_getfd(2), Linux 5.6). With it goes the process's
+//! directory in /proc, which there may be none of in its root directory.
 
-use std::cell::Cell;
 use std::fs::{File, OpenOptions};
 use std::io::{self, IoSlice, Read};
 use std::mem::MaybeUninit;
 use std::os::fd::AsFd;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use nix::libc;
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
@@ -27,7 +28,7 @@ pub(super) struct HandedRegion {
     pid: u32,
     nonce: u64,
     path: PathBuf,
-    handed: Cell<bool>,
+    handed: AtomicBool,
 }
 
 impl HandedRegion {
@@ -39,7 +40,7 @@ impl HandedRegion {
         let (pid, nonce) = (pid as u32, u64::from_le_bytes(nonce));
         let start = proc::start_time(pid).unwrap_or_default();
         let path = directory.join(format!("{pid}-{start}-{nonce:016x}.region"));
-        Ok(Self { pid, nonce, path, handed: Cell::new(false) })
+        Ok(Self { pid, nonce, path, handed: AtomicBool::new(false) })
     }
 
     /// The setting by which the agent knows of it.
@@ -48,10 +49,11 @@ impl HandedRegion {
     }
 
     /// Creates the file and sends it through the other end of `socket`, a descriptor of the process. Only once.
-    pub(super) fn hand_over(&self, pid: i32, socket: i32) -> Result<(), InjectError> {
-        if self.handed.replace(true) {
+    pub(super) fn hand_over(&self, socket: i32) -> Result<(), InjectError> {
+        if self.handed.swap(true, Ordering::Relaxed) {
             return Ok(());
         }
+        let pid = self.pid as i32;
         let failed = |error: io::Error| InjectError::HandOver { pid, error };
         let mut options = OpenOptions::new();
         let options = options.read(true).write(true).create_new(true).mode(0o600);
@@ -64,7 +66,7 @@ impl HandedRegion {
 
     /// Removes the unused file.
     pub(super) fn remove(&self) {
-        if self.handed.get() {
+        if self.handed.load(Ordering::Relaxed) {
             let _ = std::fs::remove_file(&self.path);
         }
     }
@@ -76,7 +78,7 @@ impl HandedRegion {
         else {
             return;
         };
-        if !self.handed.get() {
+        if !self.handed.load(Ordering::Relaxed) {
             return;
         }
         for entry in std::fs::read_dir(directory).into_iter().flatten().flatten() {
@@ -90,13 +92,21 @@ impl HandedRegion {
     fn send(&self, pid: i32, socket: i32, file: &File) -> io::Result<()> {
         let process = pidfd_open(Pid::from_raw(pid).ok_or(io::ErrorKind::NotFound)?, PidfdFlags::empty())?;
         let socket = pidfd_getfd(&process, socket, PidfdGetfdFlags::empty())?;
-        let files = [file.as_fd()];
-        let mut room = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let directory = process_directory(pid);
+        let files: Vec<_> = [Some(file), directory.as_ref()].into_iter().flatten().map(File::as_fd).collect();
+        let mut room = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
         let mut message = SendAncillaryBuffer::new(&mut room);
         message.push(SendAncillaryMessage::ScmRights(&files));
         sendmsg(&socket, &[IoSlice::new(&[1])], &mut message, SendFlags::empty())?;
         Ok(())
     }
+}
+
+/// What /proc/self is for the process. `None` if it has other process ids than /proc here.
+fn process_directory(pid: i32) -> Option<File> {
+    let namespace = |process: &str| std::fs::read_link(format!("/proc/{process}/ns/pid")).ok();
+    let is_same = namespace(&pid.to_string())? == namespace("self")?;
+    is_same.then(|| File::open(format!("/proc/{pid}")).ok()).flatten()
 }
 
 /// The directory of this user's flight recorders.

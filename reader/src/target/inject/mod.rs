@@ -33,6 +33,7 @@ use crate::sampling::rate::{self, Overhead};
 use crate::sampling::sources::Sources;
 use crate::sampling::unwinding::{CopyLimit, Unwinding};
 use crate::target::attach::{AttachError, Attached, Peek};
+use crate::target::liveness;
 use crate::target::region_name::RegionName;
 use crate::target::session;
 use crate::target::translate::source_name;
@@ -377,8 +378,8 @@ fn strings(settings: &Settings, directory: &Path, region: Option<&HandedRegion>)
         Some(start) => format!("{own}-{start}"),
         None => String::new(),
     };
-    let mut strings = Vec::new();
-    for (name, value) in [
+    let boot = liveness::boot_id().map(|boot| ("BOOT", format!("{:032x}", u128::from_be_bytes(boot))));
+    let settings = [
         place,
         ("SESSION", format!("{session:016x}")),
         ("MODE", mode.into()),
@@ -390,8 +391,7 @@ fn strings(settings: &Settings, directory: &Path, region: Option<&HandedRegion>)
         ("COPY_LIMIT", settings.copy_limit.to_string()),
         ("NATIVE_ONLY", u8::from(settings.native_only).to_string()),
         ("RECORDER", recorder),
-    ] {
-        strings.extend(format!("SELFWIND_{name}={value}\0").bytes());
-    }
-    strings
+    ];
+    let named = settings.into_iter().chain(boot);
+    named.flat_map(|(name, value)| format!("SELFWIND_{name}={value}\0").into_bytes()).collect()
 }

@@ -125,8 +125,9 @@ fn run(pid: i32, control: Option<u64>, request: Request<'_>) -> Result<(), Injec
     }
     let call = Call { command: command as u64, debugger, ..Call::default() };
     let auxiliary = facts::auxiliary_vector(pid as u32).unwrap_or_default();
-    let result =
-        errand.try_threads(|visit, layout| visit.call(layout, call, settings, &auxiliary)).and_then(|()| {
+    let result = errand
+        .try_threads(|visit, layout| visit.call(layout, call, settings, &auxiliary, region))
+        .and_then(|()| {
             let layout = errand.layout.ok_or(InjectError::NoWay)?;
             errand.wait(layout, region)?;
             layout.result(&errand.memory)
@@ -229,7 +230,7 @@ impl RemoteCall<'_> {
                 raise_priority(worker as u32);
             }
             if let (Some(region), Some(socket)) = (region, layout.socket(&self.memory)) {
-                region.hand_over(self.pid, socket)?;
+                region.hand_over(socket)?;
             }
             if !Path::new(&format!("/proc/{}/task", self.pid)).exists() {
                 return Err(InjectError::NoProcess(self.pid));
