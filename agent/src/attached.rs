@@ -170,6 +170,7 @@ fn stop() {
     if let Some(recording) = recording::current() {
         crate::process::refuse_requests(recording);
         signals::give_back();
+        slot::taken().for_each(|slot| slot.tell_events(recording.region.control()));
         journal::tell_anchor(recording);
         journal::tell_setting(recording, Call::SETTING, b"");
         recording.ring();

@@ -129,6 +129,17 @@ fn the_remedy_that_a_refusal_names_works() {
     }
 }
 
+/// A thread tells of its events in batches. A few, fewer than a batch, are there all the same.
+#[test]
+fn a_few_events_of_a_running_process_are_recorded() {
+    let mut growing = Growing::start("LD_PRELOAD=$(selfwind agent-path -e alloc) SELFWIND_EVENT=alloc:16384");
+    let (_, outcome) = growing.record_step(&[]);
+    assert_eq!(outcome.status, 0, "{outcome:?}");
+    let stats = stats(&growing.file());
+    stats.assert_adds_up();
+    assert!((1..64).contains(&stats.number("samples")), "{:#}", stats.0);
+}
+
 /// The rate of a running process cannot be changed, and another library cannot be loaded.
 #[test]
 fn other_sources_than_those_of_the_start_are_refused() {

@@ -391,10 +391,10 @@ impl Slot {
         self.cursor.events().is_multiple_of(Self::AT_ONCE)
     }
 
-    /// Counts a recorded event.
+    /// Counts a recorded event. The first is told at once: readers leave a pool alone in which there never was one.
     #[inline]
     pub(crate) fn count_event(&self, control: &Control) {
-        if self.cursor.count_event().is_multiple_of(Self::AT_ONCE) {
+        if self.cursor.count_event() % Self::AT_ONCE == 1 {
             self.tell_events(control);
         }
     }

@@ -286,8 +286,9 @@ impl Process {
             true => Pass::Live,
             false => Pass::Final,
         };
-        // Most short processes have no samples, so their pool is not read.
-        if self.known_counters().fired.count > 0 {
+        // Most short processes have no samples, so their pool is not read. While one runs, its threads may not have told of
+        // their last events.
+        if live || self.known_counters().fired.count > 0 {
             self.drain_pool(pass, &scale, context, events);
             if self.translator.take_missing() || !self.deferred.is_empty() {
                 self.drain_durable(&scale, context, events);
