@@ -164,8 +164,9 @@ fn restart(before: &Recording, agent: &'static Agent, present: Present) -> Resul
 
 /// Stops sampling and gives the signal back. Slots and region stay: a thread may be in the middle of a sample.
 fn stop() {
-    recording::set_stopped(true);
+    // First, as the hooked loader waits only while the agent records.
     allocations::end_redirection();
+    recording::set_stopped(true);
     slot::taken().for_each(sources::stop_timer);
     if let Some(recording) = recording::current() {
         crate::process::refuse_requests(recording);

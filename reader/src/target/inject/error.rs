@@ -174,7 +174,7 @@ pub(crate) enum InjectError {
     PlainAgent(i32),
     /// Its loader would not wait while the agent redirects its allocations.
     #[error(
-        "the allocations of process {0} cannot be redirected while it runs: it has no loader (statically linked), or one other than glibc's that can be told to wait; start the program with `selfwind record -e alloc -- CMD`"
+        "the allocations of process {0} cannot be redirected while it runs: that takes glibc's loader in its usual form, which statically linked programs and those with musl do not have; start the program with `selfwind record -e alloc -- CMD`"
     )]
     LoaderUnhooked(i32),
     /// It is not attached.

@@ -119,9 +119,6 @@ fn run(pid: i32, control: Option<u64>, request: Request<'_>) -> Result<(), Injec
     let mut errand = RemoteCall { pid, memory, agent, gadgets, hook, careful, layout, is_fresh: false };
     if let Some(layout) = errand.layout {
         errand.wait(layout, None)?;
-        if let (Command::Stop, Some(hook)) = (command, errand.hook) {
-            hook.clear(&errand.memory).map_err(InjectError::Memory)?;
-        }
     }
     let call = Call { command: command as u64, debugger, ..Call::default() };
     let auxiliary = facts::auxiliary_vector(pid as u32).unwrap_or_default();
@@ -134,6 +131,12 @@ fn run(pid: i32, control: Option<u64>, request: Request<'_>) -> Result<(), Injec
         });
     match (&result, errand.layout) {
         (Ok(()), Some(layout)) if command == Command::Start => errand.hook_loader(layout),
+        // Not before: the loader waits while the agent restores what it has redirected.
+        (Ok(()), Some(_)) if command == Command::Stop => {
+            if let Some(hook) = errand.hook {
+                hook.clear(&errand.memory).map_err(InjectError::Memory)?;
+            }
+        }
         (Err(InjectError::Agent(_) | InjectError::Busy(_)), Some(layout)) if errand.is_fresh => {
             let _ = errand.try_threads(|visit, _| visit.take_away(&mappings_of(pid), layout));
         }
