@@ -3,8 +3,8 @@
 //! Inside the known bounds of the thread's stack a read is a plain load, as long as the walk has not had to guess. In the rest
 //! of the stack (a coroutine's; a guard page) each page is probed once per walk, by a system call that reports an unmapped page
 //! instead of faulting. The program's own code is read in place. Elsewhere (generated code, a wild pointer in a corrupt frame)
-//! another thread may unmap a page after the probe, so the kernel copies what is read. Once the program has installed a seccomp filter neither is done, and such
-//! memory counts as unreadable.
+//! another thread may unmap a page after the probe, so the kernel copies what is read. Once the program has installed a
+//! seccomp filter neither is done, and such memory counts as unreadable.
 
 use unwind::Memory;
 
