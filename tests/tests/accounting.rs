@@ -5,6 +5,7 @@
 //! also compared with the program's own CPU clocks.
 
 use std::collections::BTreeMap;
+use std::ffi::OsStr;
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -230,6 +231,28 @@ fn programs_shorter_than_a_period_are_sampled_in_proportion() {
         let agent = stacks.inclusive("call_init") + stacks.inclusive("_dl_call_fini");
         assert!(agent * 20 < stats.number("weight"), "{source}: {agent}: {:#}", stats.0);
         assert!(stats.complete() > 0.99, "{source}: {:#}", stats.0);
+    }
+}
+
+/// Of the agent's start only the outermost frame is recorded. What comes after it has that frame, too, and others that were
+/// there already: all of them belong to its stack, the mark does not.
+#[test]
+fn what_follows_the_start_has_its_own_frames() {
+    // The loader calls the constructor of the last library first.
+    const SCRIPT: &str = "LD_PRELOAD=\"$1:$LD_PRELOAD\" \"$0\" 10 > /dev/null || true";
+    let slow = Target::c("slow_constructor").shared("slow_constructor.so").build();
+    let spin = Target::c("spin").build();
+    let arguments = [OsStr::new("-c"), SCRIPT.as_ref(), spin.as_ref(), slow.as_ref()];
+    let recording = Recorder::at(9973).event("cpu").record(Path::new("sh"), &arguments);
+    assert_eq!(recording.outcome.status, 0, "{}", recording.outcome.stderr);
+    let stacks = recording.folded();
+    let constructing = |stack: &[String]| stack.iter().any(|element| element.starts_with("slow_work"));
+    let started = stacks.stacks.iter().filter(|(stack, _)| constructing(stack)).count();
+    assert!(started > 0 && stacks.inclusive("[agent start]") > 0, "{stacks:#?}");
+    for (stack, _) in &stacks.stacks {
+        let inner = stack.split_last().map_or(&[][..], |(_, callers)| callers);
+        let is_mark = |element: &String| UNPLACED.contains(&element.as_str());
+        assert!(!inner.iter().any(is_mark), "a mark has callees: {stack:#?}");
     }
 }
 

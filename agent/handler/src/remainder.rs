@@ -68,8 +68,8 @@ fn sample(
     let mut bench = unsafe { slot.bench() };
     let (walk, _) = walk_on(recording, slot, registers, &mut bench);
     let outermost = bench.stack_cache.frames().last().filter(|_| walk.end.is_complete()).copied();
-    // What is recorded is not what was walked.
-    bench.stack_cache.unmark();
+    // What is recorded is not what was walked: the next walk must not share frames with it.
+    bench.stack_cache.forget();
     bench.chain.walked(0);
     let mark = Frame::interpreted(Interpreted { function: Interpreted::NOTHING, offset: unplaced as u32 });
     let (both, alone) = (outermost.map(|frame| [mark.bits(), frame.bits()]), [mark.bits()]);
