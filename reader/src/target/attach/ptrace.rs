@@ -6,7 +6,9 @@ use std::ptr;
 
 use nix::libc::{self, c_int, c_long, c_uint, c_void, pid_t};
 
-/// The result of `waitpid` for a thread.
+use crate::proc::Status;
+
+/// The result of waiting for a thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Stop {
     /// Still running.
@@ -67,22 +69,46 @@ pub(crate) fn detach(tid: pid_t) -> io::Result<()> {
     request(libc::PTRACE_DETACH, tid, 0, ptr::null_mut()).map(drop)
 }
 
-/// Checks whether the thread has stopped.
+/// Checks whether the thread has stopped. A process that this one has started stays a zombie, so that its status is left to
+/// whoever waits for it.
 pub(crate) fn wait(tid: pid_t) -> io::Result<Stop> {
-    let mut status = 0;
-    // SAFETY: the kernel writes one `int`.
-    match unsafe { libc::waitpid(tid, &raw mut status, libc::__WALL | libc::WNOHANG) } {
+    // An error if it has ended: then it cannot stop.
+    if let Ok(Some(status)) = look(tid, libc::WSTOPPED) {
+        return Ok(stop_of(status));
+    }
+    if look(tid, libc::WEXITED | libc::WNOWAIT)?.is_none() {
+        return Ok(Stop::Running);
+    }
+    if !is_own_child(tid) {
+        look(tid, libc::WEXITED)?;
+    }
+    Ok(Stop::Ended)
+}
+
+/// The status of the thread, as waitid(2) gives it, if it has changed in one of these ways.
+fn look(tid: pid_t, ways: c_int) -> io::Result<Option<c_int>> {
+    // SAFETY: all zero is a valid value.
+    let mut information: libc::siginfo_t = unsafe { std::mem::zeroed() };
+    let options = ways | libc::__WALL | libc::WNOHANG;
+    // SAFETY: the kernel writes one `siginfo_t`.
+    match unsafe { libc::waitid(libc::P_PID, tid as libc::id_t, &raw mut information, options) } {
         -1 => Err(io::Error::last_os_error()),
-        0 => Ok(Stop::Running),
-        _ => Ok(stop_of(status)),
+        // SAFETY: the kernel has written the fields of SIGCHLD, or left them zero.
+        _ if unsafe { information.si_pid() } == 0 => Ok(None),
+        // SAFETY: as above.
+        _ => Ok(Some(unsafe { information.si_status() })),
     }
 }
 
+/// Whether this is the main thread of a process that this one has started.
+fn is_own_child(tid: pid_t) -> bool {
+    let has = |status: &Status, name, value: u32| status.field(name) == Some(&value.to_string());
+    Status::of_process(tid)
+        .is_ok_and(|status| has(&status, "Tgid", tid as u32) && has(&status, "PPid", std::process::id()))
+}
+
 fn stop_of(status: c_int) -> Stop {
-    if !libc::WIFSTOPPED(status) {
-        return Stop::Ended;
-    }
-    match (status >> 16, libc::WSTOPSIG(status)) {
+    match (status >> 8, status & 0xff) {
         (PTRACE_EVENT_STOP, libc::SIGTRAP) => Stop::Interrupted,
         (PTRACE_EVENT_STOP, _) => Stop::Group,
         (_, signal) if signal == libc::SIGTRAP | 0x80 => Stop::SystemCall,
@@ -126,4 +152,40 @@ pub(crate) fn filter(tid: pid_t, index: usize) -> io::Result<Vec<libc::sock_filt
     // A filter never changes.
     request(PTRACE_SECCOMP_GET_FILTER, tid, index, filter.as_mut_ptr().cast())?;
     Ok(filter)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::process::ExitStatusExt;
+    use std::process::Command;
+    use std::time::Duration;
+
+    use nix::sys::signal::{Signal, kill};
+    use nix::unistd::Pid;
+
+    use super::*;
+
+    #[test]
+    fn a_child_that_ends_while_traced_keeps_its_status() {
+        let mut child = Command::new("sleep").arg("100").spawn().expect("sleep");
+        let tid = child.id() as pid_t;
+        std::thread::scope(|scope| {
+            let tracer = scope.spawn(|| {
+                seize(tid).expect("a child");
+                interrupt(tid).expect("a child");
+                let next = || loop {
+                    match wait(tid).expect("a traced process") {
+                        Stop::Running => std::thread::sleep(Duration::from_millis(1)),
+                        stop => return stop,
+                    }
+                };
+                assert_eq!(next(), Stop::Interrupted);
+                kill(Pid::from_raw(tid), Signal::SIGKILL).expect("a stopped process");
+                assert_eq!(next(), Stop::Ended);
+                assert_eq!(next(), Stop::Ended);
+            });
+            tracer.join().expect("the tracing thread");
+        });
+        assert_eq!(child.wait().expect("its status").signal(), Some(libc::SIGKILL));
+    }
 }

@@ -197,10 +197,8 @@ impl<'a> Diversion<'a> {
                 }
                 Stop::Signal(signal) => result = Some(Err(signal)),
                 Stop::Interrupted | Stop::Group => {}
-                Stop::Ended | Stop::Running => {
-                    let _ = setregs(self.thread(), *original);
-                    return Err(self.failed());
-                }
+                Stop::Ended => return Err(self.failed()),
+                Stop::Running => return Err(InjectError::Slow(self.tid)),
             }
         }
         // Interrupt first, so that the kernel restarts an interrupted call even if this process dies.
