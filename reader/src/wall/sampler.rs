@@ -251,6 +251,10 @@ impl<'b> Sampler<'b> {
             }
         }
         let Some(process) = self.processes.get_mut(&id) else { return true };
+        if process.modules.is_empty() {
+            // Its agent has not reported them yet: a stack would have no names.
+            return true;
+        }
         let has_new_modules = std::mem::take(&mut process.has_new_modules);
         let Process { mem, threads, python, ids, .. } = process;
         python.iter_mut().for_each(Python::begin_pass);
