@@ -198,7 +198,7 @@ fn waits_have_their_functions() {
             let is_it = |(stack, _): &&(Vec<String>, u64)| functions(stack).join(" ") == chain;
             let found: u64 = blocked.stacks.iter().filter(is_it).map(|(_, weight)| weight).sum();
             let expected = if minor < 10 { 0 } else { said(name) };
-            let range = expected * 9 / 10..=expected * 21 / 20;
+            let range = expected * 9 / 10..=expected * 11 / 10;
             assert!(range.contains(&found), "{what}: {name}: {found} us of {expected}: {blocked:#?}");
         }
         // Each is where it belongs among the native frames.
