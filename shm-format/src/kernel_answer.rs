@@ -28,6 +28,28 @@ pub struct KernelAnswerHead {
     pub sp: u64,
 }
 
+/// Bits of a nonce that hold a position in a ring's stream; the ring's number is above them.
+const POSITION_BITS: u32 = 40;
+
+/// Nonce of the stack that answers what is in ring number `ring` below `head`.
+#[must_use]
+pub const fn answer_nonce(ring: u32, head: u64) -> u64 {
+    (ring as u64) << POSITION_BITS | head & ((1 << POSITION_BITS) - 1)
+}
+
+/// Nonce of the stack of one event, at `offset` in the stream: of one that happened before the thread came to the place of the
+/// answer. Positions are multiples of eight, so it is nobody else's.
+#[must_use]
+pub const fn event_nonce(ring: u32, offset: u64) -> u64 {
+    answer_nonce(ring, offset) | 1
+}
+
+/// Whether this is an [`event_nonce`].
+#[must_use]
+pub const fn is_event_nonce(nonce: u64) -> bool {
+    nonce % 8 == 1
+}
+
 impl KernelAnswerHead {
     /// Payload words before the bytes.
     pub const WORDS: usize = 8;
@@ -122,6 +144,16 @@ mod tests {
         let bytes = payload(&head, 2);
         let answer = KernelAnswer::parse(&bytes).unwrap();
         assert_eq!((answer.head, answer.bytes.len()), (head, 16));
+    }
+
+    #[test]
+    fn an_event_s_nonce_is_no_answer_s() {
+        for position in [0, 8, 4096, (1 << 40) - 8, 1 << 41 | 64] {
+            assert!(!is_event_nonce(answer_nonce(3, position)));
+            assert!(is_event_nonce(event_nonce(3, position)));
+            assert_ne!(event_nonce(3, position), event_nonce(4, position));
+        }
+        assert_ne!(event_nonce(3, 8), event_nonce(3, 16));
     }
 
     #[test]

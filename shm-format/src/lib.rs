@@ -51,7 +51,7 @@ pub use control::{Control, CountersSnapshot, Loss, Skip, TallySnapshot, bucket_r
 pub use delivery::{ChunkInfo, DrainStats, Pass, RecordRef};
 pub use doorbell::Doorbell;
 pub use drain::{DurableStats, RegionReader};
-pub use kernel_answer::{KernelAnswer, KernelAnswerHead};
+pub use kernel_answer::{KernelAnswer, KernelAnswerHead, answer_nonce, event_nonce, is_event_nonce};
 pub use layout::{
     ANSWER_BYTES, ANSWERS_LEN, DoorbellPage, Geometry, Identity, LayoutError, Mode, REQUEST_SLOTS,
 };

@@ -54,6 +54,7 @@ fn assert_all_counted(stats: &Stats) {
         "stepped",
         "same_frame",
         "deeper",
+        "returned",
         "overhead",
         "blocked",
         "unmatched",
@@ -72,8 +73,10 @@ fn assert_all_counted(stats: &Stats) {
 
 /// The share of the program's events that have the stack at which they occurred.
 fn stitched(stats: &Stats) -> f64 {
-    let good =
-        ["exact", "restarted", "same_frame", "deeper"].iter().map(|name| kernel(stats, name)).sum::<u64>();
+    let good = ["exact", "restarted", "same_frame", "deeper", "returned"]
+        .iter()
+        .map(|name| kernel(stats, name))
+        .sum::<u64>();
     good as f64 / (kernel(stats, "events") - kernel(stats, "overhead")).max(1) as f64
 }
 
@@ -95,6 +98,43 @@ fn every_period_of_cpu_time_has_its_sample_and_its_stack() {
     assert!(folded.rooted() > 0.99, "{:?}", folded.roots());
     assert!(folded.nested("fault_work", "asm_exc_page_fault_[k]") > 0, "{folded:?}");
     assert!(folded.nested("call_work", "do_syscall_64_[k]") > 0, "{folded:?}");
+}
+
+/// The kernel delivers no signal in the C library's calls around `clone`, nor in a return from a signal handler. When it does, the
+/// function that the event happened in has returned.
+#[test]
+fn events_of_functions_that_have_returned_have_their_stacks() {
+    let program = Target::c("blocked_signals").build();
+    let recording = record_unharmed(&Recorder::at(1999).event("perf"), &program, &[] as &[&str]);
+    if !sees_kernel(&recording) {
+        return;
+    }
+    let (stats, stacks) = (recording.stats(), recording.folded());
+    assert_all_counted(&stats);
+    assert!(kernel(&stats, "returned") > 100, "{:#}", stats.0["detail"]["kernel"]);
+    assert!(stitched(&stats) >= 0.99, "{:#}", stats.0["detail"]["kernel"]);
+    // What the program does, each with what it calls.
+    let calls = [
+        ("creating", &["pthread_create", "pthread_join", "pthread_clockjoin"][..]),
+        ("spawning", &["posix_spawn", "spawn", "wait"]),
+        ("signalling", &["raise", "gsignal", "pthread_kill", "sigaction", "on_signal", "restore_rt"]),
+        ("blocking", &["mapped", "mmap", "munmap", "sigprocmask", "pthread_sigmask"]),
+    ];
+    for (function, called) in calls {
+        let mut weight = 0;
+        for (stack, count) in &stacks.stacks {
+            let Some(at) = stack.iter().position(|element| element == function) else { continue };
+            assert_eq!(stack.get(at - 1).map(String::as_str), Some("main"), "{stack:#?}");
+            let is_kernel = |element: &&String| element.ends_with("_[k]");
+            let Some(callee) = stack.get(at + 1).filter(|element| !is_kernel(element)) else { continue };
+            assert!(
+                callee.starts_with("libc") || called.iter().any(|name| callee.contains(name)),
+                "{stack:#?}"
+            );
+            weight += count;
+        }
+        assert!(weight > 10, "{function}: {weight}: {stacks:#?}");
+    }
 }
 
 #[test]

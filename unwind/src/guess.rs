@@ -3,7 +3,7 @@
 //! The result includes stale return addresses from earlier calls. It is what a tool without call frame information can
 //! get, and a baseline for comparing walks with.
 
-use crate::arch::native;
+use crate::arch::native::{self, Call};
 use crate::arch::{Registers, WORD};
 use crate::end::End;
 use crate::frame::{FoundBy, Frame};
@@ -61,6 +61,17 @@ pub fn guess<M: Memory>(
 #[inline(always)]
 pub fn strip(address: u64) -> u64 {
     native::strip(address)
+}
+
+/// Whether the call instruction that ends at `address` calls the function that `pc` is in, as far as that can be told: by a
+/// direct call of code not far before `pc`.
+pub fn calls_function_of<M: Memory>(address: u64, pc: u64, memory: &mut M) -> bool {
+    /// Most functions are smaller.
+    const MOST: u64 = 1 << 14;
+    match native::call_before(address, memory) {
+        Some(Call::Direct(target)) => pc.checked_sub(target).is_some_and(|distance| distance < MOST),
+        _ => false,
+    }
 }
 
 /// Whether a call instruction ends at `address`, which may be in generated code.

@@ -3,7 +3,9 @@
 use shm_format::{KernelAnswerHead, RecordKind, Skip};
 
 use crate::clock;
+use crate::context::Context;
 use crate::delay;
+use crate::event_stack;
 use crate::kernel_ring::{KernelRing, KernelRings, Request};
 use crate::outcome::Missed;
 use crate::recording::Recording;
@@ -14,8 +16,15 @@ const PIECE: u64 = 512;
 
 /// Refuses a request that has been answered already.
 #[inline(never)]
-pub(crate) fn refuse_known(recording: &Recording, slot: &Slot, request: &Request) -> Result<(), Missed> {
-    if let Some(nonce) = request.repeats(&slot.kernel_rings).filter(|_| !request.is_empty()) {
+pub(crate) fn refuse_known(
+    recording: &Recording,
+    slot: &Slot,
+    context: Context<'_>,
+    request: &Request,
+) -> Result<(), Missed> {
+    let repeated = request.repeats(&slot.kernel_rings).filter(|_| !request.is_empty());
+    // In a loop, the thread comes to the same place again.
+    if let Some(nonce) = repeated.filter(|_| !event_stack::is_left_behind_by(slot, context, request)) {
         // The events were caused by the handler itself, and another stack would cause more.
         let head = KernelAnswerHead { nonce, ..head(request, KernelAnswerHead::REPEATED) };
         write(recording, slot, request, head);
@@ -27,12 +36,20 @@ pub(crate) fn refuse_known(recording: &Recording, slot: &Slot, request: &Request
     Err(Missed::Skipped(Skip::Answered))
 }
 
-/// Copies the kernel's records, if there is a stack that answers them.
+/// Copies the kernel's records, if there is a stack that answers them: the thread's last walk. Stacks of events that this one does
+/// not answer come first.
 #[inline(never)]
-pub(crate) fn follow(recording: &Recording, slot: &Slot, request: &Request, has_stack: bool) {
+pub(crate) fn follow(
+    recording: &Recording,
+    slot: &Slot,
+    context: Context<'_>,
+    request: &Request,
+    has_stack: bool,
+) {
     if !has_stack {
         return discard(&slot.kernel_rings, request);
     }
+    event_stack::record(recording, slot, context, request);
     slot.kernel_rings.note_answer(request.nonce, request.at);
     let delay = if recording.tells_delay { delay::of_this_thread() } else { None };
     let flags = if delay.is_some() { KernelAnswerHead::DELAY } else { 0 };

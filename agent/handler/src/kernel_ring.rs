@@ -7,6 +7,8 @@
 use core::ptr;
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
+use shm_format::answer_nonce;
+
 use crate::sys;
 
 /// Maximum number of rings of a thread: one per event of the session.
@@ -26,8 +28,6 @@ const RECORD_SAMPLE: u32 = 9;
 /// Kernel time not yet accounted for that no longer waits for the thread to return from a system call: one tick at the
 /// HZ of most kernels.
 const OVERDUE_NS: u64 = 4_000_000;
-/// Bits of a nonce that hold the head; the ring's number is above them.
-const HEAD_BITS: u32 = 40;
 
 /// One ring; not attached to a mapping at first.
 #[derive(Debug, Default)]
@@ -148,18 +148,21 @@ impl KernelRing {
         self.words(at, at.wrapping_add(8)).first().copied()
     }
 
+    /// Type and size of the record at `at`; `None` if the kernel cannot have written it.
+    fn record(&self, at: u64) -> Option<(u32, u64)> {
+        // type:32, misc:16, size:16.
+        let word = self.word(at)?;
+        let size = word >> 48;
+        (size >= WORD && size.is_multiple_of(WORD)).then_some((word as u32, size))
+    }
+
     /// Number of unanswered events between tail and `head`: records, and those that the kernel had no space for.
     fn events(&self, head: u64) -> u32 {
         let answered = self.answered.load(Ordering::Relaxed);
         let (mut at, mut events) = (self.tail(), 0u32);
         while at < head {
-            // type:32, misc:16, size:16.
-            let Some(word) = self.word(at) else { break };
-            let size = word >> 48;
-            if size < WORD || !size.is_multiple_of(WORD) {
-                break;
-            }
-            match word as u32 {
+            let Some((kind, size)) = self.record(at) else { break };
+            match kind {
                 RECORD_SAMPLE if at >= answered => events = events.saturating_add(1),
                 RECORD_LOST => {
                     let lost = self.word(at.wrapping_add(16)).unwrap_or(0);
@@ -171,6 +174,42 @@ impl KernelRing {
         }
         events
     }
+
+    /// Where the unanswered events between tail and `head` happened.
+    pub(crate) fn places(&self, head: u64) -> impl Iterator<Item = EventPlace> {
+        let mut at = self.tail().max(self.answered.load(Ordering::Relaxed));
+        core::iter::from_fn(move || self.next_place(&mut at, head))
+    }
+
+    /// Where the first event from `at` on happened; moves `at` behind it.
+    #[inline(never)]
+    fn next_place(&self, at: &mut u64, head: u64) -> Option<EventPlace> {
+        while *at < head {
+            let offset = *at;
+            let (kind, size) = self.record(offset)?;
+            *at = offset.wrapping_add(size);
+            let word = |number: u64| self.word(offset.wrapping_add(number.wrapping_mul(WORD)));
+            if kind != RECORD_SAMPLE || size < 4 * WORD {
+                continue;
+            }
+            // Header, ip, time, length of the call chain, call chain, ABI of the registers (0: none), sp, ip.
+            let registers = word(3)?.saturating_add(4);
+            if registers <= (size / WORD).saturating_sub(3) && word(registers)? != 0 {
+                return Some(EventPlace { offset, sp: word(registers + 1)?, ip: word(registers + 2)? });
+            }
+        }
+        None
+    }
+}
+
+/// Where an event happened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct EventPlace {
+    /// Of its record in the ring's stream.
+    pub(crate) offset: u64,
+    /// The program counter and the stack pointer in user mode.
+    pub(crate) ip: u64,
+    pub(crate) sp: u64,
 }
 
 impl KernelRings {
@@ -305,7 +344,7 @@ impl KernelRings {
                 continue;
             }
             if request.nonce == 0 {
-                request.nonce = u64::from(ring.id()) << HEAD_BITS | head & ((1 << HEAD_BITS) - 1);
+                request.nonce = answer_nonce(ring.id(), head);
             }
             request.events = request.events.saturating_add(ring.events(head));
         }
@@ -411,6 +450,27 @@ mod tests {
         made.rings.note_answer(11, (7, 8));
         assert_eq!(request.repeats(&made.rings), Some(11));
         assert_eq!(made.rings.request(false, (7, 8)).repeats(&made.rings), None);
+    }
+
+    #[test]
+    fn events_have_places() {
+        let made = Made::new();
+        // Two kernel frames; no registers; a call chain that is longer than the record.
+        made.record(RECORD_SAMPLE, &[1, 2, 2, 0xf00, 0xf01, 2, 80, 40]);
+        made.record(RECORD_SAMPLE, &[1, 2, 1, 0xf00, 0]);
+        made.record(RECORD_LOST, &[0, 5]);
+        made.record(RECORD_SAMPLE, &[1, 2, u64::MAX, 2, 80, 40]);
+        made.record(RECORD_SAMPLE, &[1]);
+        made.record(RECORD_SAMPLE, &[1, 2, 0, 2, 88, 48]);
+        let ring = &made.rings.rings[0];
+        let places = || ring.places(ring.head()).collect::<Vec<_>>();
+        let last = EventPlace { offset: ring.head() - 56, ip: 48, sp: 88 };
+        assert_eq!(places(), [EventPlace { offset: 0, ip: 40, sp: 80 }, last]);
+        // What was answered is not told again.
+        ring.consume(0, 72);
+        assert_eq!(places(), [last]);
+        made.write(&[0; 4]);
+        assert_eq!(places(), [last]);
     }
 
     #[test]

@@ -39,6 +39,7 @@ pub mod decimal;
 mod delay;
 mod discovery;
 pub mod entry;
+mod event_stack;
 pub mod generated;
 pub mod interpreter;
 pub mod interrupted_wait;
@@ -115,7 +116,7 @@ fn serve_tick(recording: &Recording, arrival: Arrival, context: Context<'_>, ent
             StackHead { weight: tick.weight, end: 0, source: tick.clock().number(), nonce: tick.nonce() };
         let recorded = capture::record(recording, slot, context, head, entered);
         if let Some(request) = &tick.request {
-            kernel_answer::follow(recording, slot, request, recorded.is_ok());
+            kernel_answer::follow(recording, slot, context, request, recorded.is_ok());
         }
         recorded
     });

@@ -2,7 +2,7 @@
 //! another process.
 
 use shm_format::{AnswerHead, Committed, Loss, StackHead, Trigger};
-use unwind::{End, Frame, Walk};
+use unwind::{End, Frame, Registers, Walk};
 
 use crate::activity::is_filtered;
 use crate::clock;
@@ -24,6 +24,8 @@ pub(crate) struct Sample<'a> {
     recording: &'a Recording,
     slot: &'a Slot,
     walk: Walk,
+    /// Number of outermost frames of the walk that equal those of the thread's previous walk.
+    shared: usize,
     frames: &'a [u64],
 }
 
@@ -31,14 +33,25 @@ impl<'a> Sample<'a> {
     /// Walks the interrupted stack into the thread's stack cache, and tells the encoder how many outer frames are
     /// unchanged since the last record. The caller is inside the slot's nesting guard.
     pub(crate) fn walk(recording: &'a Recording, slot: &'a Slot, context: Context<'_>) -> Self {
+        Self::walk_from(recording, slot, context, &context.registers(), known_bounds(slot, context))
+    }
+
+    /// The same from other registers, below which the stack is mapped within the bounds `known`.
+    #[inline(never)]
+    pub(crate) fn walk_from(
+        recording: &'a Recording,
+        slot: &'a Slot,
+        context: Context<'_>,
+        registers: &Registers,
+        known: [Bounds; 2],
+    ) -> Self {
         // SAFETY: the caller is inside the nesting guard, so nothing else uses the stack cache and the pages.
         let (stack_cache, pages) = unsafe { (&mut *slot.stack_cache(), &mut *slot.probed_pages()) };
-        let mut memory =
-            Stack::new(known_bounds(slot, context), context.stack_pointer(), !is_filtered(), pages);
-        let mut mixed = None;
+        let mut memory = Stack::new(known, registers.sp(), !is_filtered(), pages);
+        let (mut mixed, mut shared) = (None, 0);
         let walk = match Pinned::new(&slot.pin) {
             Some(pinned) => {
-                let (modules, registers) = (pinned.modules(), &context.registers());
+                let modules = pinned.modules();
                 // SAFETY: the caller is inside the nesting guard, so nothing else uses the scratch memory.
                 let scratch = unsafe { &mut *slot.scratch() };
                 let stacks = [context.alternate_stack(), slot.stack()];
@@ -59,6 +72,7 @@ impl<'a> Sample<'a> {
                     recording.max_frames,
                     &mut regions,
                 );
+                shared = walk.unchanged;
                 let is_known = || modules.find(registers.pc).is_some() || regions.hold(registers.pc);
                 // A guessed frame may lead here from code that is in no module: the walk then ends otherwise.
                 if walk.end == End::NoModule || !is_known() {
@@ -85,12 +99,12 @@ impl<'a> Sample<'a> {
         };
         // SAFETY: the caller is inside the nesting guard, so nothing else uses the chain.
         unsafe { &mut *slot.chain() }.walked(walk.unchanged);
-        Self { recording, slot, walk, frames: mixed.unwrap_or_else(|| words(stack_cache.frames())) }
+        Self { recording, slot, walk, shared, frames: mixed.unwrap_or_else(|| words(stack_cache.frames())) }
     }
 
     /// A sample of a walk made elsewhere, inside the slot's nesting guard, and already reported to the chain.
     pub(crate) fn of_walk(recording: &'a Recording, slot: &'a Slot, walk: Walk, frames: &'a [u64]) -> Self {
-        Self { recording, slot, walk, frames }
+        Self { recording, slot, walk, shared: 0, frames }
     }
 
     /// Scans the interrupted stack: every word that points after a call is a frame. The caller is inside the slot's
@@ -124,7 +138,12 @@ impl<'a> Sample<'a> {
             walk.end = End::Unreadable;
         }
         chain.walked(0);
-        Self { recording, slot, walk, frames: words(stack_cache.frames()) }
+        Self { recording, slot, walk, shared: 0, frames: words(stack_cache.frames()) }
+    }
+
+    /// The number of outermost frames of the walk that equal those of the thread's previous walk, if this one is complete.
+    pub(crate) fn shared(&self) -> usize {
+        if self.walk.end.is_complete() { self.shared } else { 0 }
     }
 
     /// Writes one stack record, counts it as truncated if the walk is incomplete, and wakes the reader if that is due.

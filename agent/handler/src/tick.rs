@@ -125,7 +125,7 @@ impl Tick {
             let at = (context.instruction_pointer(), sp);
             let request = self.request.insert(slot.kernel_rings.request(blocked, at));
             self.weight = request.events;
-            kernel_answer::refuse_known(recording, slot, request)?;
+            kernel_answer::refuse_known(recording, slot, context, request)?;
         }
         match self.weigh(recording, slot, context.is_behind_a_call()) {
             true => Ok((slot, entered)),

@@ -11,7 +11,7 @@ use selfwind_profile::profile_file::{Event, Sample};
 use selfwind_profile::tracepoint::TRACEPOINT;
 use shm_format::{
     ChunkInfo, KernelAnswer, LockNonce, RecordKind, RecordRef, Repeat, Scale, StackHead, TracepointRecord,
-    Undecodable,
+    Undecodable, is_event_nonce,
 };
 
 use crate::drain::alike_allocations::Alike;
@@ -262,7 +262,8 @@ impl RecordDecoder<'_> {
                 return Written::Other;
             }
         };
-        self.counts.samples += 1;
+        let is_of_event = stack.head.source == PERF && is_event_nonce(stack.head.nonce);
+        self.counts.samples += u64::from(!is_of_event);
         self.counts.weight += u64::from(stack.head.weight);
         self.counts.counted_late += u64::from(stack.head.source > PERF);
         if !std::mem::replace(&mut self.state.has_run, true) {

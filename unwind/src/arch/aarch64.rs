@@ -134,6 +134,13 @@ impl Registers {
         self.r[FP]
     }
 
+    /// The same but for the program counter and the stack pointer.
+    #[must_use]
+    pub fn moved_to(mut self, pc: u64, sp: u64) -> Self {
+        (self.pc, self.r[SP]) = (pc, sp);
+        self
+    }
+
     /// Column `number`.
     pub(crate) fn column(&self, number: usize) -> Option<u64> {
         self.r.get(number).copied()

@@ -145,6 +145,13 @@ impl Registers {
         self.r[FP]
     }
 
+    /// The same but for the program counter and the stack pointer.
+    #[must_use]
+    pub fn moved_to(mut self, pc: u64, sp: u64) -> Self {
+        (self.pc, self.r[SP]) = (pc, sp);
+        self
+    }
+
     /// Column `number`; the return address column is the program counter.
     pub(crate) fn column(&self, number: usize) -> Option<u64> {
         if number == RETURN_ADDRESS { Some(self.pc) } else { self.r.get(number).copied() }

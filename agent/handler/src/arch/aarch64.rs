@@ -90,6 +90,9 @@ pub(crate) fn may_repeat_wait(_: &libc::mcontext_t) -> bool {
     false
 }
 
+/// Length of the instruction of a system call.
+pub(crate) const CALL_BYTES: u64 = 4;
+
 /// Whether code begins with the instruction of a system call (`svc #0`).
 pub(crate) fn is_call(code: u64) -> bool {
     code as u32 == 0xd400_0001

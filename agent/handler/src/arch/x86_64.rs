@@ -154,7 +154,7 @@ pub(crate) fn is_behind_a_call(machine: &libc::mcontext_t) -> bool {
 }
 
 /// Length of the instruction of a system call.
-const CALL_BYTES: u64 = 2;
+pub(crate) const CALL_BYTES: u64 = 2;
 
 /// Whether the thread may be about to repeat a system call that waits, and that a signal handler without SA_RESTART ends
 /// (ERESTARTSYS). The instruction has stored its return address in rcx and the flags in r11.

@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 
 use selfwind_profile::profile_file::{Cause, KernelSample, NO_ANSWER, Sample, WAKE_LATENCY};
 use shm_format::record::KernelRing as RingRecord;
-use shm_format::{KernelAnswer, KernelAnswerHead};
+use shm_format::{KernelAnswer, KernelAnswerHead, event_nonce, is_event_nonce};
 use unwind::{End, Frame};
 
 use self::deferred::Deferred;
@@ -26,6 +26,8 @@ use self::waits::Waits;
 const PENDING_MAX: u64 = 32;
 /// Maximum size of an incomplete part of a ring, in bytes: no ring is larger.
 const STREAM_LIMIT: usize = 1 << 20;
+/// More stacks of single events for one answer are none of the agent's.
+const OF_EVENTS_MAX: usize = 64;
 
 /// How many events ended in which way.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -42,6 +44,8 @@ pub(crate) struct StitchCounts {
     same_frame: u64,
     /// The event's stack is an outer part of the walked stack.
     pub(crate) deeper: u64,
+    /// The event's function had returned, and the thread walked what was left of its frames.
+    pub(crate) returned: u64,
     /// The thread had moved on, but the kernel had walked its stack.
     pub(crate) deferred: u64,
     /// Caused by the agent itself: not a sample of the program.
@@ -82,6 +86,7 @@ impl StitchCounts {
             ("stepped", self.stepped),
             ("same_frame", self.same_frame),
             ("deeper", self.deeper),
+            ("returned", self.returned),
             ("deferred", self.deferred),
             ("overhead", self.overhead),
             ("blocked", self.blocked),
@@ -132,6 +137,8 @@ struct Thread {
     /// The last stack that was joined, and the one before it.
     last: Option<Sample>,
     previous: Option<Sample>,
+    /// Stacks of single events that `pending`, or else `last`, does not answer.
+    of_events: Vec<Sample>,
 }
 
 /// A record of a thread.
@@ -279,6 +286,13 @@ impl Stitcher {
     /// Keeps a stack until its kernel records arrive.
     fn stack(&mut self, sample: Sample, chunk: u32, out: &mut Vec<Sample>) {
         let thread = self.threads.entry(sample.thread_seq).or_default();
+        if is_event_nonce(sample.nonce) {
+            if thread.of_events.len() < OF_EVENTS_MAX {
+                thread.of_events.push(sample);
+            }
+            return;
+        }
+        thread.of_events.clear();
         (thread.chunk, thread.since) = (chunk, self.interval);
         out.extend(thread.pending.replace(sample));
     }
@@ -334,11 +348,14 @@ impl Stitcher {
         }
         for pending in events.samples {
             let matched = requester.match_event(&pending.sample, pending.offset, head, &stack.frames);
-            let deferred =
-                (matched == Match::Unmatched).then(|| events.deferred.answer_to(&pending.sample)).flatten();
-            match deferred {
-                Some(_) => counts.deferred += 1,
-                None => count(counts, matched, head),
+            let is_unmatched = matched == Match::Unmatched;
+            let nonce = event_nonce(head.ring, pending.offset);
+            let own = thread.of_events.iter().find(|of| is_unmatched && of.nonce == nonce);
+            let deferred = if is_unmatched { events.deferred.answer_to(&pending.sample) } else { None };
+            match (own, &deferred) {
+                (Some(_), _) => counts.returned += 1,
+                (None, Some(_)) => counts.deferred += 1,
+                (None, None) => count(counts, matched, head),
             }
             if matched == Match::Overhead {
                 continue;
@@ -348,7 +365,18 @@ impl Stitcher {
             let kernel = pending.to_kernel_samples(event);
             let (frames, end) = match (matched, deferred) {
                 (Match::Deeper(at), _) => (stack.frames.get(at..).unwrap_or(&[]).to_vec(), stack.end),
-                (_, Some(frames)) => (frames, End::Root as u8),
+                (_, deferred) if own.is_some() || deferred.is_some() => {
+                    let (mut frames, end) = own.map_or_else(
+                        || (deferred.unwrap_or_default(), End::Root as u8),
+                        |own| (own.frames.clone(), own.end),
+                    );
+                    // The walk may have begun at the instruction before it.
+                    if let (Some(leaf), Some(at)) = (frames.first_mut(), interrupted(&pending.sample).next())
+                    {
+                        *leaf = at;
+                    }
+                    (frames, end)
+                }
                 (Match::SameFrame, _) => {
                     let outer = stack.frames.get(1..).unwrap_or(&[]);
                     (interrupted(&pending.sample).chain(outer.iter().copied()).collect(), stack.end)

@@ -259,9 +259,9 @@ fn the_time_from_being_woken_to_running_is_told_apart() {
     };
     assert_eq!(told(&rig.out[1]), [(1960, vec![KERNEL]), (40, vec![WAKE_LATENCY, KERNEL])]);
     // Two waits share one answer, and neither was runnable for longer than it was off the CPU.
-    rig.stack(9);
+    rig.stack(16);
     rig.delay_ns += 500_000;
-    rig.answer(9, &[wait(10_000_000, 10_100_000), wait(11_000_000, 12_000_000)].concat(), flags, 0);
+    rig.answer(16, &[wait(10_000_000, 10_100_000), wait(11_000_000, 12_000_000)].concat(), flags, 0);
     let expected =
         [(100, vec![WAKE_LATENCY, KERNEL]), (600, vec![KERNEL]), (400, vec![WAKE_LATENCY, KERNEL])];
     assert_eq!((told(&rig.out[2]), rig.out[2].weight), (expected.to_vec(), 1100));
@@ -270,6 +270,31 @@ fn the_time_from_being_woken_to_running_is_told_apart() {
     rig.stack(10);
     rig.answer(10, &wait(20_000_000, 21_000_000), WHOLE, 0);
     assert_eq!(told(&rig.out[3]), [(1000, vec![KERNEL])]);
+}
+
+#[test]
+fn an_event_may_have_a_stack_of_its_own() {
+    let mut rig = Rig::new();
+    rig.stack(8);
+    let first = sample_bytes(1, &[KERNEL], 0x40_9002, SP - 64);
+    let of_second = event_nonce(1, first.len() as u64);
+    let frames = vec![0x40_9000 | 1 << 61, 0x40_a000, 0x40_2000, 0x40_3000 | 1 << 61];
+    let own = Sample { thread_seq: 4, nonce: of_second, frames, ..Sample::default() };
+    rig.stitcher.stack(own, 3, &mut rig.out);
+    let second = sample_bytes(2, &[KERNEL], 0x40_9002, SP - 64);
+    let third = sample_bytes(3, &[KERNEL], IP, SP);
+    rig.answer(8, &[first, second, third].concat(), WHOLE | KernelAnswerHead::BLOCKED, 0);
+    let counts = rig.stitcher.counts;
+    assert_eq!((counts.events, counts.exact, counts.returned, counts.blocked), (3, 1, 1, 1));
+    let [answer, unanswered, returned] = &rig.out[..] else { panic!("{:?}", rig.out) };
+    assert_eq!((answer.nonce, answer.kernel.len(), unanswered.end), (8, 1, NO_ANSWER));
+    // Its leaf is where the event happened, not where the walk began.
+    let leaf = Frame::new(0x40_9002, unwind::FoundBy::Cfi, true).bits();
+    assert_eq!(returned.frames, [leaf, 0x40_a000, 0x40_2000, 0x40_3000 | 1 << 61]);
+    assert_eq!((returned.weight, returned.ns, returned.end), (1, 2, End::Root as u8));
+    // It belongs to that answer alone.
+    rig.stack(16);
+    assert!(rig.stitcher.threads.values().all(|thread| thread.of_events.is_empty()));
 }
 
 #[test]
