@@ -61,6 +61,29 @@ fn a_process_whose_filter_forbids_it_is_left_alone() {
     }
 }
 
+/// The agent's system calls would be delivered to the program.
+#[test]
+fn a_process_that_has_its_calls_delivered_is_left_alone() {
+    let program = Target::c("dispatched_calls").build();
+    let alone = run(&mut Command::new(&program)).stdout;
+    if alone.starts_with("unsupported") {
+        return skip("the kernel has no Syscall User Dispatch");
+    }
+    let kernel = nix::sys::utsname::uname().expect("a kernel");
+    let mut release = kernel.release().to_str().expect("ASCII").split('.').map(str::parse::<u32>);
+    if [release.next(), release.next()].map(|part| part.and_then(Result::ok)) < [Some(6), Some(4)] {
+        return skip("before Linux 6.4 a process cannot be asked whether it has its calls delivered");
+    }
+    let guest = Guest::start(&program, &[]);
+    let outcome = Attacher::new().run(&["record", "-p", &guest.pid()]);
+    assert_eq!(outcome.status, 125, "{outcome:?}");
+    assert!(outcome.stderr.contains("has its system calls delivered as signals"), "{outcome:?}");
+    assert_eq!(
+        (guest.end(), &*alone),
+        ((Some(0), "50 own, 0 other; 0\n".into()), "ready\n50 own, 0 other; 0\n")
+    );
+}
+
 #[test]
 fn reading_a_filter_needs_root() {
     let attacher = Attacher::new();

@@ -257,6 +257,18 @@ fn seccomp() {
     }
 }
 
+/// Its forked child does not inherit what it does to its system calls.
+#[test]
+fn dispatched_calls() {
+    for mode in ["", "raw"] {
+        for source in ["cpu", "itimer", "perf", "cpu,alloc,lock"] {
+            let recorder = Recorder::default().event(source);
+            let target = Target::c("dispatched_calls");
+            hazard_by(&recorder, &target, &[mode], &["before_work", "child_work"]);
+        }
+    }
+}
+
 /// A handler returns by a system call, for which a filter may kill.
 #[test]
 fn no_return() {

@@ -10,6 +10,14 @@ static ACTIVE: AtomicU32 = AtomicU32::new(0);
 /// The program has installed a seccomp filter, or is about to.
 static FILTERED: AtomicBool = AtomicBool::new(false);
 
+/// Forked children are restricted as well.
+static INHERITED: AtomicBool = AtomicBool::new(true);
+
+/// Sets whether forked children inherit what restricts system calls: all but Syscall User Dispatch.
+pub fn set_inherited(inherited: bool) {
+    INHERITED.store(inherited, Ordering::Relaxed);
+}
+
 /// Sets whether a system call may kill the process.
 pub fn set_filtered(filtered: bool) {
     FILTERED.store(filtered, Ordering::Relaxed);
@@ -52,7 +60,10 @@ pub fn anybody() -> bool {
     ACTIVE.load(Ordering::Acquire) != 0
 }
 
-/// Forgets, in a forked child, the active threads of the parent.
+/// Forgets, in a forked child, the active threads of the parent, and what the child has not inherited.
 pub fn forget_others() {
     ACTIVE.store(0, Ordering::Relaxed);
+    if !INHERITED.swap(true, Ordering::Relaxed) {
+        set_filtered(false);
+    }
 }

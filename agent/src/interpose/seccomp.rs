@@ -1,9 +1,11 @@
-//! System calls that install a seccomp filter, and raw system calls that would bypass the interposed functions.
+//! System calls that install a seccomp filter or have system calls delivered as signals (Syscall User Dispatch), and raw system
+//! calls that would bypass the interposed functions.
 //!
 //! Once the program has installed a filter, any system call that the program itself would not make may kill it. From
 //! then on the agent makes none: no timers for new threads, no probes, no wake-ups of the reader.
 
 use core::ffi::{c_int, c_long, c_ulong};
+use core::sync::atomic::Ordering;
 
 use handler::activity::{self, Active};
 use handler::clock;
@@ -31,9 +33,52 @@ const LOG: u64 = 64 << 10;
 /// Longest wait for other threads to finish system calls that the filter may forbid.
 const PATIENCE_NS: u64 = 200_000_000;
 
-/// Marks the process as filtered around `install`, unless the filter could not be installed. `filter` is the address of
-/// the filter's description, 0 for strict mode.
-fn filtering(filter: usize, install: impl FnOnce() -> c_long) -> c_long {
+/// PR_SET_SYSCALL_USER_DISPATCH of prctl(2), and its mode that ends it.
+const SET_DISPATCH: c_int = 59;
+const DISPATCH_OFF: c_ulong = 0;
+
+/// What is about to restrict system calls.
+#[derive(Clone, Copy)]
+enum Filter {
+    /// Strict mode of seccomp(2).
+    Strict,
+    /// A filter whose description is at this address.
+    At(usize),
+    /// Syscall User Dispatch. The agent's calls would be delivered to the program, even the return from the handler. An exec
+    /// ends it.
+    Dispatch,
+}
+
+impl Filter {
+    fn permits_signals(self) -> bool {
+        match self {
+            Filter::Strict => true,
+            Filter::At(filter) => call_filter::permits_signals(filter),
+            Filter::Dispatch => false,
+        }
+    }
+
+    fn prepare_exec(self) {
+        match self {
+            Filter::Strict => preload::look(0),
+            Filter::At(filter) => preload::look(filter),
+            Filter::Dispatch => {}
+        }
+    }
+}
+
+/// Ends sampling for good around `install`, which has the calling thread's system calls delivered as signals.
+fn dispatching(install: impl FnOnce() -> c_long) -> c_long {
+    if !agent::is_own_process() || activity::is_filtered() {
+        return install();
+    }
+    let result = filtering(Filter::Dispatch, install);
+    activity::set_inherited(result < 0);
+    result
+}
+
+/// Marks the process as filtered around `install`, unless the filter could not be installed.
+fn filtering(filter: Filter, install: impl FnOnce() -> c_long) -> c_long {
     let (before, permitted) = (activity::is_filtered(), call_filter::permit_agents());
     if let Some(recording) = own_recording() {
         journal::make_log(recording, LOG);
@@ -48,7 +93,9 @@ fn filtering(filter: usize, install: impl FnOnce() -> c_long) -> c_long {
     // that the earlier filters permit.
     let ended = if !before || permitted { prepare(filter, before) } else { None };
     let result = install();
-    if result < 0 {
+    if result >= 0 {
+        activity::set_inherited(true);
+    } else {
         activity::set_filtered(before);
         call_filter::set_permit_agents(permitted);
         if let Some((recording, agent)) = ended {
@@ -61,11 +108,11 @@ fn filtering(filter: usize, install: impl FnOnce() -> c_long) -> c_long {
 
 /// Before a filter, the first one unless `before`: makes ready what needs system calls, and ends what would need them later.
 /// Returns what is to be resumed should the kernel refuse the filter.
-fn prepare(filter: usize, before: bool) -> Option<(&'static Recording, &'static Agent)> {
+fn prepare(filter: Filter, before: bool) -> Option<(&'static Recording, &'static Agent)> {
     // Signals that are pending for this thread come when this ends.
     let _masked = Masked::new();
-    let permits_signals = filter == 0 || call_filter::permits_signals(filter);
-    preload::look(filter);
+    let permits_signals = filter.permits_signals();
+    filter.prepare_exec();
     let (recording, agent) = (own_recording()?, agent::get()?);
     // No memory can be mapped after this.
     slot::taken().for_each(Slot::prepare_early);
@@ -73,7 +120,12 @@ fn prepare(filter: usize, before: bool) -> Option<(&'static Recording, &'static 
     if !permits_signals {
         process::refuse_requests(recording);
         sources::end_all();
-        let why = b"a filter of system calls permits no return from a signal";
+        let why = match filter {
+            Filter::Dispatch => {
+                &b"the program has its system calls delivered as signals (PR_SET_SYSCALL_USER_DISPATCH)"[..]
+            }
+            _ => b"a filter of system calls permits no return from a signal",
+        };
         journal::tell_setting(recording, b"stopped", why);
         ended = true;
     } else if !before {
@@ -165,10 +217,12 @@ pub(crate) unsafe extern "C" fn prctl(
         libc::PR_SET_SECCOMP if installs(second, third as usize) => {
             let install = || real().into();
             (match agent::is_own_process() {
-                true => filtering(if takes_counter { 0 } else { third as usize }, install),
+                true if takes_counter => filtering(Filter::Strict, install),
+                true => filtering(Filter::At(third as usize), install),
                 false => filtering_unrecorded(third as usize, install),
             }) as c_int
         }
+        SET_DISPATCH if second != DISPATCH_OFF => dispatching(|| real().into()) as c_int,
         libc::PR_SET_NAME => {
             let result = real();
             super::threads::renamed();
@@ -245,7 +299,7 @@ unsafe extern "C" fn seen(
     };
     let real = || real_with(third, fourth);
     if let Some(address) = SYSCALL.known() {
-        REAL_SYSCALL.store(address, core::sync::atomic::Ordering::Relaxed);
+        REAL_SYSCALL.store(address, Ordering::Relaxed);
     }
     let sets_filter = match number {
         // The modes of `prctl` are the operations of seccomp(2) plus one.
@@ -262,7 +316,10 @@ unsafe extern "C" fn seen(
         _ if sets_filter && agent::is_own_process() => {
             let is_strict = number == libc::SYS_seccomp && first == libc::SECCOMP_SET_MODE_STRICT as usize
                 || number == libc::SYS_prctl && second == libc::SECCOMP_MODE_STRICT as usize;
-            filtering(if is_strict { 0 } else { third }, real)
+            filtering(if is_strict { Filter::Strict } else { Filter::At(third) }, real)
+        }
+        libc::SYS_prctl if first == SET_DISPATCH as usize && second as c_ulong != DISPATCH_OFF => {
+            dispatching(real)
         }
         _ if sets_filter => filtering_unrecorded(third, real),
         // SAFETY: the arguments are those of the system call.

@@ -33,6 +33,7 @@ const XSTATE_ROOM: usize = 16 << 10;
 const SIGSET_BYTES: usize = 8;
 /// `linux/ptrace.h`.
 const PTRACE_SECCOMP_GET_FILTER: c_uint = 0x420c;
+const PTRACE_GET_SYSCALL_USER_DISPATCH_CONFIG: c_uint = 0x4211;
 
 fn request(request: c_uint, tid: pid_t, address: usize, data: *mut c_void) -> io::Result<c_long> {
     // SAFETY: none of the requests of this file writes to our memory but through `data`, which its caller has made
@@ -126,6 +127,17 @@ pub(crate) fn signal_mask(tid: pid_t) -> io::Result<u64> {
 /// Sets the signal mask of a stopped thread.
 pub(crate) fn set_signal_mask(tid: pid_t, mut mask: u64) -> io::Result<()> {
     request(libc::PTRACE_SETSIGMASK, tid, SIGSET_BYTES, (&raw mut mask).cast()).map(drop)
+}
+
+/// Whether a stopped thread has its system calls delivered as signals (Syscall User Dispatch). Before Linux 6.4 that cannot be
+/// told.
+pub(crate) fn dispatches_calls(tid: pid_t) -> bool {
+    /// mode, address of the selector, offset and length of the code that is exempt.
+    const WORDS: usize = 4;
+    let mut config = [0u64; WORDS];
+    let bytes = std::mem::size_of_val(&config);
+    let found = request(PTRACE_GET_SYSCALL_USER_DISPATCH_CONFIG, tid, bytes, (&raw mut config).cast());
+    found.is_ok() && config[0] != 0
 }
 
 /// A stopped thread's floating-point and vector registers, as XSAVE lays them out.

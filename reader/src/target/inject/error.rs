@@ -88,6 +88,11 @@ pub(crate) enum InjectError {
         "process {0} runs with a shadow stack (CET; x86_Thread_features in /proc/{0}/status), which injecting the agent into a running process does not support; start it with GLIBC_TUNABLES=glibc.cpu.x86_shstk=off, or with `selfwind record -- CMD`"
     )]
     ShadowStack(i32),
+    /// The agent's system calls would be delivered to the program.
+    #[error(
+        "process {0} has its system calls delivered as signals (PR_SET_SYSCALL_USER_DISPATCH), as Wine does; it cannot be sampled"
+    )]
+    Dispatches(i32),
     /// A thread does not stop.
     #[error("thread {thread} of process {pid} is in an uninterruptible wait (state D); try again later")]
     Unstoppable {

@@ -10,6 +10,7 @@ use shm_format::injection::{Call, Command};
 
 use crate::proc::{self, Mapping};
 use crate::target::agent_file;
+use crate::target::attach::ptrace;
 use crate::target::inject::diversion::Diversion;
 use crate::target::inject::error::InjectError;
 use crate::target::inject::facts;
@@ -184,6 +185,9 @@ impl RemoteCall<'_> {
                 return Ok(Attempt::NotHere(InjectError::Unstoppable { pid: self.pid, thread: tid }));
             }
         };
+        if ptrace::dispatches_calls(paused.tid()) {
+            return Err(InjectError::Dispatches(self.pid));
+        }
         let visit = Diversion::new(paused.tid(), &self.memory, self.agent, self.gadgets, deadline);
         if self.careful && !visit.has_thread_pointer() {
             return Err(InjectError::NoThreadPointer(self.pid));
