@@ -63,14 +63,11 @@ pub fn strip(address: u64) -> u64 {
     native::strip(address)
 }
 
-/// Whether the call instruction that ends at `address` calls the function that `pc` is in, as far as that can be told: by a
-/// direct call of code not far before `pc`.
-pub fn calls_function_of<M: Memory>(address: u64, pc: u64, memory: &mut M) -> bool {
-    /// Most functions are smaller.
-    const MOST: u64 = 1 << 14;
+/// What the direct call instruction that ends at `address` calls; `None` if it is another instruction.
+pub fn called_before<M: Memory>(address: u64, memory: &mut M) -> Option<u64> {
     match native::call_before(address, memory) {
-        Some(Call::Direct(target)) => pc.checked_sub(target).is_some_and(|distance| distance < MOST),
-        _ => false,
+        Some(Call::Direct(target)) => Some(target),
+        _ => None,
     }
 }
 

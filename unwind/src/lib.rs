@@ -94,7 +94,7 @@ pub use arch::{Aarch64, Abi, Machine, Native, Registers, X86_64};
 pub use end::End;
 pub use frame::{FoundBy, Frame, Interpreted};
 pub use frame_row::{Cfa, FrameRow};
-pub use guess::{calls_function_of, guess, is_behind_call, strip};
+pub use guess::{called_before, guess, is_behind_call, strip};
 pub use jumps::Jumps;
 pub use known_stacks::KnownStacks;
 pub use memory::Memory;

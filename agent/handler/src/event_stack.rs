@@ -3,11 +3,11 @@
 //! The C library blocks all signals around `clone`, and the kernel delivers none before the end of `rt_sigreturn`: when the
 //! handler runs, the function that the event happened in has returned. What it left on the stack is still there, below the stack
 //! pointer, unless other calls have overwritten it. So a second walk starts where the event happened. It counts only if it arrives
-//! at a frame of the first walk, as part of the same activation, and if each caller below that calls what it is said to have
-//! called.
+//! at a frame of the first walk, by way of an activation that the first walk has, too, and if each caller below that calls what it
+//! is said to have called.
 
 use shm_format::{StackHead, event_nonce};
-use unwind::{FoundBy, Frame, Memory, calls_function_of};
+use unwind::{FoundBy, Frame, Memory, called_before};
 
 use crate::activity::is_filtered;
 use crate::arch;
@@ -24,8 +24,8 @@ use crate::unwinding::Unwind;
 const WALKS: usize = 4;
 /// Innermost frames of the answer among which the function has to be that the event's function was called from.
 const INNERMOST: usize = 8;
-/// Two instructions of one function are closer together.
-const FUNCTION: u64 = 1 << 13;
+/// Bytes between two calls of a function that blocks all signals: posix_spawn unmaps a stack after `clone`.
+const CALLS_APART: u64 = 512;
 /// Size of the longest instruction in bytes: no more lies between a breakpoint and the place where the thread answers it.
 const LONGEST_INSTRUCTION: u64 = 15;
 
@@ -73,14 +73,16 @@ pub(crate) fn is_left_behind_by(slot: &Slot, context: Context<'_>, request: &Req
 fn is_left_behind(place: &EventPlace, request: &Request) -> bool {
     let (ip, sp) = request.at;
     let has_stepped = !request.blocked && (1..=LONGEST_INSTRUCTION).contains(&ip.wrapping_sub(place.ip));
-    place.sp != sp && !has_stepped
+    let is_there = place.sp == sp && (place.ip == ip || place.ip == ip.wrapping_add(arch::CALL_BYTES));
+    !is_there && !has_stepped
 }
 
 /// The part of the thread's stacks from `sp` on, if neither the kernel nor this handler has written to it since.
 fn intact_stack(slot: &Slot, context: Context<'_>, sp: u64) -> Option<Bounds> {
-    let here = arch::registers_here().sp();
+    let (here, interrupted) = (arch::registers_here().sp(), context.stack_pointer());
+    let is_intact = |stack: &Bounds| !stack.hold(here) || (stack.hold(interrupted) && sp >= interrupted);
     let stacks = [slot.stack(), context.alternate_stack()];
-    let stack = stacks.into_iter().find(|stack| stack.hold(sp) && !stack.hold(here))?;
+    let stack = stacks.into_iter().find(|stack| stack.hold(sp) && is_intact(stack))?;
     Some(Bounds { low: stack.low.max(sp.saturating_sub(arch::RED_ZONE)), high: stack.high })
 }
 
@@ -111,17 +113,17 @@ fn stack_frames(slot: &Slot) -> &[Frame] {
 /// What has to be known of the answer's stack once the other walk has replaced it.
 struct Innermost {
     depth: usize,
-    /// The addresses of the innermost frames, leaf first.
-    addresses: [u64; INNERMOST],
+    /// The innermost frames, leaf first.
+    frames: [Frame; INNERMOST],
 }
 
 impl Innermost {
     fn of(frames: &[Frame]) -> Self {
-        let mut addresses = [0; INNERMOST];
-        for (address, frame) in addresses.iter_mut().zip(frames) {
-            *address = frame.address();
+        let mut innermost = [Frame::from_bits(0); INNERMOST];
+        for (to, frame) in innermost.iter_mut().zip(frames) {
+            *to = *frame;
         }
-        Self { depth: frames.len(), addresses }
+        Self { depth: frames.len(), frames: innermost }
     }
 }
 
@@ -132,23 +134,35 @@ fn is_trusted(slot: &Slot, answer: &Innermost, sample: &Sample<'_>, known: Bound
     let (Some(new), Some(left)) = (frames.len().checked_sub(shared), answer.depth.checked_sub(shared)) else {
         return false;
     };
-    let Some(mut returned) = frames.get(..new).filter(|_| shared > 0) else { return false };
-    // The outermost of these was called from the same place as one of the answer's, and has the same return address on the
-    // stack: it is the same activation if it is the same function.
+    let Some(returned) = frames.get(..new).filter(|_| shared > 0) else { return false };
+    let Some(pinned) = Pinned::new(&slot.pin) else { return false };
+    let function = |frame: &Frame| {
+        let address = frame.lookup_address();
+        let fde = pinned.modules().find(address)?.fde_at(address);
+        Some(fde.ok()??.start)
+    };
+    let mut memory = memory(slot, known);
+    let called_by_last = returned.iter().nth_back(1).filter(|_| left > 0);
     if let Some(last) = left.checked_sub(1) {
-        let Some((activation, rest)) = returned.split_last() else { return false };
-        let Some(in_answer) = answer.addresses.get(last) else { return false };
-        if activation.address().abs_diff(*in_answer) >= FUNCTION {
+        // Both were called from the same place, and have the same return address on the stack: it is the same activation if it is
+        // the same function.
+        let (Some(activation), Some(in_answer)) = (returned.last(), answer.frames.get(last)) else {
+            return false;
+        };
+        if function(activation).is_none() || function(activation) != function(in_answer) {
             return false;
         }
-        returned = rest;
     }
-    let mut memory = memory(slot, known);
-    let mut called = returned.iter();
-    returned.iter().skip(1).all(|frame| {
-        let callee = called.next().map_or(0, |callee| callee.address());
-        frame.found_by() == FoundBy::Cfi
-            && !frame.is_exact()
-            && calls_function_of(frame.address(), callee, &mut memory)
+    returned.windows(2).all(|pair| {
+        let [callee, caller] = pair else { return false };
+        if caller.found_by() != FoundBy::Cfi || caller.is_exact() {
+            return false;
+        }
+        let Some((start, target)) = function(caller).zip(function(callee)) else { return false };
+        let address = caller.address();
+        // That activation may have called something else since, whose return address is in the place of the first one.
+        let is_again = called_by_last.is_some_and(|called| core::ptr::eq(called, callee));
+        let earliest = if is_again { start.max(address.saturating_sub(CALLS_APART)) } else { address };
+        (earliest..=address).rev().any(|at| called_before(at, &mut memory) == Some(target))
     })
 }

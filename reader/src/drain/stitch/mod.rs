@@ -40,8 +40,6 @@ pub(crate) struct StitchCounts {
     restarted: u64,
     /// The same, but one instruction after the breakpoint that was the event.
     stepped: u64,
-    /// In the same innermost frame, but at another instruction: signals were blocked in between.
-    same_frame: u64,
     /// The event's stack is an outer part of the walked stack.
     pub(crate) deeper: u64,
     /// The event's function had returned, and the thread walked what was left of its frames.
@@ -84,7 +82,6 @@ impl StitchCounts {
             ("exact", self.exact),
             ("restarted", self.restarted),
             ("stepped", self.stepped),
-            ("same_frame", self.same_frame),
             ("deeper", self.deeper),
             ("returned", self.returned),
             ("deferred", self.deferred),
@@ -377,10 +374,6 @@ impl Stitcher {
                     }
                     (frames, end)
                 }
-                (Match::SameFrame, _) => {
-                    let outer = stack.frames.get(1..).unwrap_or(&[]);
-                    (interrupted(&pending.sample).chain(outer.iter().copied()).collect(), stack.end)
-                }
                 (Match::Unmatched, None) => (interrupted(&pending.sample).collect(), NO_ANSWER),
                 _ => {
                     // All breakpoints of one answer are at the same instruction.
@@ -469,7 +462,6 @@ fn count(counts: &mut StitchCounts, matched: Match, head: &KernelAnswerHead) {
         Match::Exact => &mut counts.exact,
         Match::Restarted => &mut counts.restarted,
         Match::Stepped => &mut counts.stepped,
-        Match::SameFrame => &mut counts.same_frame,
         Match::Deeper(_) => &mut counts.deeper,
         Match::Overhead => &mut counts.overhead,
         Match::Unmatched if head.flags & KernelAnswerHead::BLOCKED != 0 => &mut counts.blocked,

@@ -17,8 +17,6 @@ pub(crate) enum Match {
     Restarted,
     /// The event was at a breakpoint, and the thread has since executed the instruction there.
     Stepped,
-    /// The event happened in the innermost frame of the answer's stack, at another instruction.
-    SameFrame,
     /// The event's stack begins at this frame of the answer's stack.
     Deeper(usize),
     /// The agent itself caused the event.
@@ -48,8 +46,6 @@ pub(crate) struct KernelRing {
     pub(crate) handler: (u64, u64),
 }
 
-/// With the same stack pointer, code closer together than this is most likely one function.
-const NEAR: u64 = 1024;
 /// Size of the longest instruction, and the most that the first instruction of a function extends the stack, in bytes.
 const LONGEST_INSTRUCTION: u64 = 15;
 const LARGEST_FRAME: u64 = 1 << 20;
@@ -80,10 +76,6 @@ impl Requester for KernelRing {
         let has_stepped = (1..=LONGEST_INSTRUCTION).contains(&answer.ip.wrapping_sub(ip));
         if !blocked && has_stepped && sp.wrapping_sub(answer.sp) <= LARGEST_FRAME {
             return Match::Stepped;
-        }
-        // All signals were blocked, as the C library does around fork, and the frame is still there.
-        if blocked && sp == answer.sp && ip.abs_diff(answer.ip) < NEAR {
-            return Match::SameFrame;
         }
         // An interrupted instruction further out: a signal handler of the program is on top of it.
         let interrupted = |&word: &u64| {
@@ -155,24 +147,6 @@ mod tests {
         assert_eq!(match_event(IP - 4, SP, 0), Match::Stepped, "a nop");
         assert_eq!(match_event(IP - 1, SP - 8, 0), Match::Unmatched, "no first instruction gives room back");
         assert_eq!(match_event(IP - 16, SP, 0), Match::Unmatched);
-    }
-
-    #[test]
-    fn behind_blocked_signals_the_frame_may_still_be_there() {
-        let ring = KernelRing::default();
-        let matched = |ip, sp, flags| {
-            let answer = KernelAnswerHead { ip: IP, sp: SP, flags, ..KernelAnswerHead::default() };
-            ring.match_event(
-                &PerfSample { user: Some((ip, sp)), ..PerfSample::default() },
-                0,
-                &answer,
-                &[IP | EXACT],
-            )
-        };
-        assert_eq!(matched(IP - 40, SP, KernelAnswerHead::BLOCKED), Match::SameFrame);
-        assert_eq!(matched(IP - 40, SP, 0), Match::Unmatched);
-        assert_eq!(matched(IP - 40, SP + 8, KernelAnswerHead::BLOCKED), Match::Unmatched);
-        assert_eq!(matched(IP - 4000, SP, KernelAnswerHead::BLOCKED), Match::Unmatched);
     }
 
     #[test]
