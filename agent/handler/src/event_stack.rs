@@ -14,7 +14,7 @@ use crate::arch;
 use crate::context::Context;
 use crate::kernel_ring::{EventPlace, Request};
 use crate::recording::{Clock, Recording};
-use crate::sample::Sample;
+use crate::sample::{Elsewhere, Sample};
 use crate::slot::Slot;
 use crate::snapshot::Pinned;
 use crate::stack::{Bounds, Stack};
@@ -49,9 +49,8 @@ pub(crate) fn record(recording: &Recording, slot: &Slot, context: Context<'_>, r
             }
             walks += 1;
             let answer = Innermost::of(stack_frames(slot));
-            let pc = covered_pc(slot, place.ip, known);
-            let registers = context.registers().moved_to(pc, place.sp);
-            let sample = Sample::walk_from(recording, slot, context, &registers, [known, Bounds::NONE]);
+            let start = Elsewhere { pc: covered_pc(slot, place.ip, known), sp: place.sp, known };
+            let sample = Sample::walk_from(recording, slot, context, Some(&start));
             if is_trusted(slot, &answer, &sample, known) {
                 let nonce = event_nonce(ring.id(), place.offset);
                 // If it is lost, the event has no answer.

@@ -2,7 +2,7 @@
 //! another process.
 
 use shm_format::{AnswerHead, Committed, Loss, StackHead, Trigger};
-use unwind::{End, Frame, Registers, Walk};
+use unwind::{End, Frame, Walk};
 
 use crate::activity::is_filtered;
 use crate::clock;
@@ -19,6 +19,14 @@ use crate::stack::{Bounds, Stack};
 /// its own.
 const GUESS_PROBES: u32 = 4096;
 
+/// Where a walk starts if not at the interrupted registers.
+pub(crate) struct Elsewhere {
+    pub(crate) pc: u64,
+    pub(crate) sp: u64,
+    /// The part of the stack that may be read.
+    pub(crate) known: Bounds,
+}
+
 /// A thread's stack, as its own walk found it.
 pub(crate) struct Sample<'a> {
     recording: &'a Recording,
@@ -32,19 +40,25 @@ pub(crate) struct Sample<'a> {
 impl<'a> Sample<'a> {
     /// Walks the interrupted stack into the thread's stack cache, and tells the encoder how many outer frames are
     /// unchanged since the last record. The caller is inside the slot's nesting guard.
+    #[inline(always)]
     pub(crate) fn walk(recording: &'a Recording, slot: &'a Slot, context: Context<'_>) -> Self {
-        Self::walk_from(recording, slot, context, &context.registers(), known_bounds(slot, context))
+        Self::walk_from(recording, slot, context, None)
     }
 
-    /// The same from other registers, below which the stack is mapped within the bounds `known`.
+    /// The same from elsewhere on the thread's stack.
     #[inline(never)]
     pub(crate) fn walk_from(
         recording: &'a Recording,
         slot: &'a Slot,
         context: Context<'_>,
-        registers: &Registers,
-        known: [Bounds; 2],
+        elsewhere: Option<&Elsewhere>,
     ) -> Self {
+        let mut registers = context.registers();
+        let mut known = known_bounds(slot, context);
+        if let Some(at) = elsewhere {
+            registers.move_to(at.pc, at.sp);
+            known = [at.known, Bounds::NONE];
+        }
         // SAFETY: the caller is inside the nesting guard, so nothing else uses the stack cache and the pages.
         let (stack_cache, pages) = unsafe { (&mut *slot.stack_cache(), &mut *slot.probed_pages()) };
         let mut memory = Stack::new(known, registers.sp(), !is_filtered(), pages);
@@ -66,7 +80,7 @@ impl<'a> Sample<'a> {
                 let mut walk = unwind::walk_with(
                     modules,
                     recording.cache,
-                    registers,
+                    &registers,
                     &mut memory,
                     stack_cache,
                     recording.max_frames,

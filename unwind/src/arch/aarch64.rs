@@ -134,11 +134,9 @@ impl Registers {
         self.r[FP]
     }
 
-    /// The same but for the program counter and the stack pointer.
-    #[must_use]
-    pub fn moved_to(mut self, pc: u64, sp: u64) -> Self {
+    /// Sets the program counter and the stack pointer.
+    pub fn move_to(&mut self, pc: u64, sp: u64) {
         (self.pc, self.r[SP]) = (pc, sp);
-        self
     }
 
     /// Column `number`.

@@ -73,21 +73,25 @@ pub(crate) fn detach(tid: pid_t) -> io::Result<()> {
 /// Checks whether the thread has stopped. A process that this one has started stays a zombie, so that its status is left to
 /// whoever waits for it.
 pub(crate) fn wait(tid: pid_t) -> io::Result<Stop> {
-    // An error if it has ended: then it cannot stop.
-    if let Ok(Some(status)) = look(tid, libc::WSTOPPED) {
-        return Ok(stop_of(status));
+    match look(tid, libc::WSTOPPED | libc::WEXITED | libc::WNOWAIT)? {
+        None => Ok(Stop::Running),
+        Some((libc::CLD_EXITED | libc::CLD_KILLED | libc::CLD_DUMPED, _)) => {
+            if !is_own_child(tid) {
+                look(tid, libc::WEXITED)?;
+            }
+            Ok(Stop::Ended)
+        }
+        // If it has been killed meanwhile, the next check says so.
+        Some(_) => match look(tid, libc::WSTOPPED) {
+            Ok(Some((_, status))) => Ok(stop_of(status)),
+            _ => Ok(Stop::Running),
+        },
     }
-    if look(tid, libc::WEXITED | libc::WNOWAIT)?.is_none() {
-        return Ok(Stop::Running);
-    }
-    if !is_own_child(tid) {
-        look(tid, libc::WEXITED)?;
-    }
-    Ok(Stop::Ended)
 }
 
-/// The status of the thread, as waitid(2) gives it, if it has changed in one of these ways.
-fn look(tid: pid_t, ways: c_int) -> io::Result<Option<c_int>> {
+/// How the status of the thread has changed, as waitid(2) tells it: CLD_ code and status. The kernel reports stops of a traced
+/// thread even if `ways` are ends alone.
+fn look(tid: pid_t, ways: c_int) -> io::Result<Option<(c_int, c_int)>> {
     // SAFETY: all zero is a valid value.
     let mut information: libc::siginfo_t = unsafe { std::mem::zeroed() };
     let options = ways | libc::__WALL | libc::WNOHANG;
@@ -97,7 +101,7 @@ fn look(tid: pid_t, ways: c_int) -> io::Result<Option<c_int>> {
         // SAFETY: the kernel has written the fields of SIGCHLD, or left them zero.
         _ if unsafe { information.si_pid() } == 0 => Ok(None),
         // SAFETY: as above.
-        _ => Ok(Some(unsafe { information.si_status() })),
+        _ => Ok(Some((information.si_code, unsafe { information.si_status() }))),
     }
 }
 
