@@ -1,25 +1,27 @@
-//! Creates the tables of live blocks and live mappings, after the answers in the region's file.
+//! Creates the tables of live blocks, allocation counts and live mappings, after the answers in the region's file.
 
 use core::ptr::NonNull;
 
 use handler::recording::Probe;
-use shm_format::{LiveBlocks, LiveMappings};
+use shm_format::{AllocationCounts, LiveBlocks, LiveMappings};
 
 use crate::config::Config;
 use crate::kernel::{self, Errno, File};
 
-/// Entries of the table of mappings. The kernel allows a process eight times as many (vm.max_map_count).
-const MAPPINGS: usize = 1 << 13;
+/// Entries of the table of mappings.
+const MAPPINGS: usize = LiveMappings::CAPACITY_MOST;
 
 /// The tables of a recording.
 pub(crate) struct LiveTables {
     pub(crate) blocks: Option<LiveBlocks>,
+    pub(crate) counts: Option<AllocationCounts>,
     pub(crate) mappings: Option<LiveMappings>,
 }
 
 /// Total size in bytes.
 pub(crate) fn len(config: &Config) -> usize {
-    blocks_len(config) + if has_mappings(config) { LiveMappings::len_for(MAPPINGS) } else { 0 }
+    let mappings = if has_mappings(config) { LiveMappings::len_for(MAPPINGS) } else { 0 };
+    blocks_len(config) + counts_len(config) + mappings
 }
 
 fn has_mappings(config: &Config) -> bool {
@@ -30,11 +32,16 @@ fn blocks_len(config: &Config) -> usize {
     blocks_capacity(config).map_or(0, LiveBlocks::len_for)
 }
 
+/// Bytes of the table of allocation counts.
+fn counts_len(config: &Config) -> usize {
+    if config.allocations == 1 { AllocationCounts::LEN } else { 0 }
+}
+
 /// Entries of the table of live blocks; half of them suffice for 8 GiB at the default rate. `None` if allocations are
 /// not sampled.
 fn blocks_capacity(config: &Config) -> Option<usize> {
     const USUAL: u64 = 1 << 15;
-    const MOST: u64 = 1 << 20;
+    const MOST: u64 = LiveBlocks::CAPACITY_MOST as u64;
     const HEAP: u64 = USUAL * (512 << 10);
     match config.allocations {
         0 => None,
@@ -55,12 +62,23 @@ impl LiveTables {
             // SAFETY: a new file's bytes are zero; they are backed, mapped, and never unmapped.
             Ok(unsafe { LiveBlocks::format(base, capacity) })
         });
+        let offset = offset + blocks_len(config);
+        let counts = (counts_len(config) > 0).then(|| {
+            let base = map(file, offset, AllocationCounts::LEN)?;
+            // SAFETY: as above.
+            Ok(unsafe { AllocationCounts::format(base) })
+        });
+        let offset = offset + counts_len(config);
         let mappings = has_mappings(config).then(|| {
-            let base = map(file, offset + blocks_len(config), LiveMappings::len_for(MAPPINGS))?;
-            // SAFETY: a new file's bytes are zero; they are backed, mapped, and never unmapped.
+            let base = map(file, offset, LiveMappings::len_for(MAPPINGS))?;
+            // SAFETY: as above.
             Ok(unsafe { LiveMappings::format(base, MAPPINGS) })
         });
-        Ok(LiveTables { blocks: blocks.transpose()?, mappings: mappings.transpose()? })
+        Ok(LiveTables {
+            blocks: blocks.transpose()?,
+            counts: counts.transpose()?,
+            mappings: mappings.transpose()?,
+        })
     }
 }
 

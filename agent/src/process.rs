@@ -67,7 +67,7 @@ pub(crate) fn open(
     if doorbell.is_some_and(|doorbell| doorbell.is_stopped()) {
         return Err(Failure::Over);
     }
-    let (region, LiveTables { blocks, mappings }) =
+    let (region, LiveTables { blocks, counts, mappings }) =
         session::create(&agent.config, &agent.directory, myself, parent.is_some())?;
     let choice = sources::choose(&agent.config, parent.map(|(_, recording)| recording.sources));
     let clock = choice.sources.clock;
@@ -84,6 +84,7 @@ pub(crate) fn open(
         rate_limit: agent.config.rate_limit(clock),
         late_start: LateStart::new(sampling_signal::get(), agent.config.late_period(clock)),
         live_blocks: blocks,
+        allocation_counts: counts,
         live_mappings: mappings,
     }));
     let parent_nonce = parent.map_or(0, |(nonce, _)| nonce);

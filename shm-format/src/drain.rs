@@ -45,7 +45,8 @@ pub struct RegionReader {
     log: LogPosition,
     /// Chunks have been visited before: there is no need to replay what an earlier reader took.
     begun: bool,
-    has_answers: bool,
+    /// Length of the mapping in bytes.
+    len: usize,
 }
 
 // SAFETY: the memory is accessed through atomics only, and stays mapped as promised to `open`.
@@ -78,17 +79,7 @@ impl RegionReader {
         }
         let constants = HeaderConstants::from_words(words);
         let (geometry, mode, clock) = constants.validate(len)?;
-        let has_answers = len - geometry.total_len() >= ANSWERS_LEN;
-        Ok(Self {
-            base,
-            geometry,
-            constants,
-            mode,
-            clock,
-            log: LogPosition::default(),
-            begun: false,
-            has_answers,
-        })
+        Ok(Self { base, geometry, constants, mode, clock, log: LogPosition::default(), begun: false, len })
     }
 
     /// The process that wrote the region.
@@ -124,18 +115,27 @@ impl RegionReader {
     /// The request slots, if the region has memory for answers. The caller must back that memory first.
     #[must_use]
     pub fn requests(&self) -> Option<Requests<'_>> {
-        if !self.has_answers {
-            return None;
-        }
         let control = self.control();
-        // SAFETY: the answers follow the last chunk and are inside the mapping (checked in `open`); the offset is a
-        // multiple of the page size; the memory is accessed through atomics only.
-        let answers = unsafe {
-            let first = self.base.add(self.geometry.total_len()).cast::<AtomicU64>();
-            core::slice::from_raw_parts(first.as_ptr(), ANSWERS_LEN / 8)
-        };
+        let answers = self.behind_chunks().get(..ANSWERS_LEN / 8)?;
         let region_nonce = self.constants.region_nonce;
         Some(Requests { line: &control.request, slots: &control.requests, answers, region_nonce })
+    }
+
+    /// The tables behind the answers: see [`BlocksView::find`](crate::BlocksView::find) and its like.
+    #[must_use]
+    pub fn tables(&self) -> &[AtomicU64] {
+        self.behind_chunks().get(ANSWERS_LEN / 8..).unwrap_or_default()
+    }
+
+    /// The memory after the last chunk.
+    fn behind_chunks(&self) -> &[AtomicU64] {
+        let start = self.geometry.total_len();
+        // SAFETY: the mapping extends from the end of the chunks (checked in `open`) to `len`; the offset is a multiple of the
+        // page size; the memory is accessed through atomics only.
+        unsafe {
+            let first = self.base.add(start).cast::<AtomicU64>();
+            core::slice::from_raw_parts(first.as_ptr(), (self.len - start) / 8)
+        }
     }
 
     /// The current counters.
@@ -255,6 +255,12 @@ impl RegionReader {
     /// to use them when no other chunk is free. Never reduces the number.
     pub fn offer(&self, chunks: usize) {
         self.control().backed.offered.fetch_max(chunks as u64, Ordering::Release);
+    }
+
+    /// Number of recordings that have begun after the first one.
+    #[must_use]
+    pub fn recordings(&self) -> u64 {
+        self.control().backed.recordings.load(Ordering::Relaxed)
     }
 
     /// Begins another recording: ids of allocations from now on differ from those of earlier ones.

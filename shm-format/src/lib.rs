@@ -11,6 +11,9 @@
 #[cfg(test)]
 extern crate std;
 
+mod alike_allocations;
+#[cfg(not(loom))]
+mod allocation_counts;
 mod atomic;
 mod chunk;
 mod chunk_reading;
@@ -45,6 +48,9 @@ mod tracepoint;
 pub mod word;
 mod writer;
 
+pub use alike_allocations::AlikeAllocations;
+#[cfg(not(loom))]
+pub use allocation_counts::{AllocationCounts, CountsView};
 pub use chunk::Chunk;
 pub use clock::{Anchor, ClockKind, Scale};
 pub use control::{Control, CountersSnapshot, Loss, Skip, TallySnapshot, bucket_range};
@@ -63,7 +69,7 @@ pub use lock_nonce::LockNonce;
 pub use pool::{Pool, Step};
 pub use record::{DurableKind, DurableRecord, RecordKind};
 pub use region::Region;
-pub use repeat::{AlikeAllocations, Repeat};
+pub use repeat::Repeat;
 pub use request::{AnswerHead, Nonce, Progress, Requests, Trigger};
 pub use stack::{MAX_DEPTH, StackHead};
 pub use stack_chain::StackChain;

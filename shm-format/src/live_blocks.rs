@@ -8,10 +8,8 @@ use core::ptr::NonNull;
 
 use crate::atomic::{AtomicU64, Ordering, prefetch};
 use crate::layout::PAGE;
-use crate::live_table::{LiveTable, TableView};
+use crate::live_table::{LiveTable, TableKind, TableView};
 
-/// `SWBLOCKS`, the first word of a table.
-const MAGIC: u64 = u64::from_le_bytes(*b"SWBLOCKS");
 /// Number of consecutive entries in which a block may be, from the one its address hashes to.
 const WINDOW: usize = 32;
 /// In place of an address: the entry was never used.
@@ -29,9 +27,7 @@ struct Entry {
     id: AtomicU64,
 }
 
-const ENTRY_BYTES: usize = 16;
-
-const _: () = assert!(size_of::<Entry>() == ENTRY_BYTES);
+const ENTRY_WORDS: usize = TableKind::Blocks.entry_words();
 
 /// A sampled allocation: the number of its thread in the region, and its number in that thread. If the highest bit is set,
 /// one of several [`AlikeAllocations`](crate::AlikeAllocations).
@@ -118,6 +114,9 @@ impl AllocationNonce {
 pub struct LiveBlocks(LiveTable<Entry>);
 
 impl LiveBlocks {
+    /// Most entries of a table.
+    pub const CAPACITY_MOST: usize = TableKind::Blocks.capacity_most();
+
     /// Bytes of a table of `capacity` entries.
     #[must_use]
     pub const fn len_for(capacity: usize) -> usize {
@@ -132,7 +131,7 @@ impl LiveBlocks {
     pub unsafe fn format(base: NonNull<u8>, capacity: usize) -> Self {
         debug_assert!(capacity.is_power_of_two());
         // SAFETY: the caller promises the memory, and an entry consists of atomic words.
-        Self(unsafe { LiveTable::format(base, capacity, MAGIC) })
+        Self(unsafe { LiveTable::format(base, capacity, TableKind::Blocks) })
     }
 
     /// The entries in which the block at `address` may be.
@@ -225,31 +224,28 @@ pub enum Inserted {
     NoRoom,
 }
 
-/// The contents of a table.
+/// A reader's view of a table.
 #[derive(Clone, Copy, Debug)]
 pub struct BlocksView<'a> {
     /// Blocks that found no free entry.
     pub untracked: u64,
-    entries: &'a [[u8; ENTRY_BYTES]],
+    entries: &'a [[AtomicU64; ENTRY_WORDS]],
 }
 
 impl<'a> BlocksView<'a> {
-    /// Parses a copy of the bytes that follow the answers in a region's file; `None` if they are not a table.
+    /// Finds the table in the memory behind the answers of a region; `None` if there is none.
     #[must_use]
-    pub fn parse(bytes: &'a [u8]) -> Option<Self> {
-        TableView::parse(bytes, MAGIC).map(|TableView { untracked, entries }| Self { untracked, entries })
-    }
-
-    /// Bytes of the table.
-    pub(crate) fn table_len(self) -> usize {
-        PAGE + self.entries.as_flattened().len()
+    pub fn find(tables: &'a [AtomicU64]) -> Option<Self> {
+        TableView::find(tables, TableKind::Blocks)
+            .map(|TableView { untracked, entries, .. }| Self { untracked, entries })
     }
 
     /// The blocks that have not been freed.
     pub fn ids(self) -> impl Iterator<Item = BlockId> + 'a {
-        self.entries.iter().filter_map(|entry| {
-            let (address, id) = (u64::from_le_bytes(*entry.first_chunk()?), *entry.last_chunk()?);
-            (address > ENTERING && address & GONE == 0).then_some(BlockId(u64::from_le_bytes(id)))
+        self.entries.iter().filter_map(|[address, id]| {
+            // Acquire: whoever sees the address sees its id.
+            let address = address.load(Ordering::Acquire);
+            (address > ENTERING && address & GONE == 0).then(|| BlockId(id.load(Ordering::Relaxed)))
         })
     }
 }
@@ -263,16 +259,16 @@ mod tests {
     use super::*;
     use crate::live_table::with_memory;
 
-    fn with_table(capacity: usize, body: impl FnOnce(&LiveBlocks, &dyn Fn() -> Vec<u8>)) {
-        with_memory(LiveBlocks::len_for(capacity), |base, bytes| {
+    fn with_table(capacity: usize, body: impl FnOnce(&LiveBlocks, &[AtomicU64])) {
+        with_memory(LiveBlocks::len_for(capacity), |base, words| {
             // SAFETY: zeroed, aligned, long enough, and alive until the end of this function.
-            body(&unsafe { LiveBlocks::format(base, capacity) }, bytes);
+            body(&unsafe { LiveBlocks::format(base, capacity) }, words);
         });
     }
 
     #[test]
     fn what_was_entered_and_not_removed_is_told() {
-        with_table(256, |table, bytes| {
+        with_table(256, |table, words| {
             for block in 1..=100u64 {
                 assert_eq!(table.insert(block << 20, BlockId::new(1, block)), Inserted::New);
             }
@@ -281,8 +277,7 @@ mod tests {
                 assert_eq!(table.remove(block << 20), None);
             }
             assert_eq!(table.insert(60 << 20, BlockId::new(2, 7)), Inserted::Replaced);
-            let bytes = bytes();
-            let view = BlocksView::parse(&bytes).unwrap();
+            let view = BlocksView::find(words).unwrap();
             let mut ids: Vec<_> = view.ids().collect();
             ids.sort();
             let mut expected: Vec<_> =
@@ -295,7 +290,7 @@ mod tests {
     /// Allocators give the same addresses out again and again.
     #[test]
     fn an_address_keeps_its_place_while_there_is_room() {
-        with_table(64, |table, bytes| {
+        with_table(64, |table, words| {
             for round in 0..1000u64 {
                 for block in 1..=20u64 {
                     assert_eq!(table.insert(block << 12, BlockId(round << 8 | block)), Inserted::New);
@@ -312,17 +307,16 @@ mod tests {
                 assert_eq!(table.insert(block << 4, BlockId(block)), Inserted::New, "{block}");
                 assert_eq!(table.remove(block << 4), Some(BlockId(block)));
             }
-            assert_eq!(BlocksView::parse(&bytes()).unwrap().ids().count(), 0);
+            assert_eq!(BlocksView::find(words).unwrap().ids().count(), 0);
         });
     }
 
     #[test]
     fn a_full_table_says_how_many_it_does_not_tell_of() {
-        with_table(64, |table, bytes| {
+        with_table(64, |table, words| {
             let blocks = (1..=200u64).map(|block| table.insert(block << 4, BlockId(block)));
             let kept = blocks.filter(|inserted| *inserted == Inserted::New).count();
-            let bytes = bytes();
-            let view = BlocksView::parse(&bytes).unwrap();
+            let view = BlocksView::find(words).unwrap();
             assert_eq!((view.ids().count(), view.untracked), (kept, 200 - kept as u64));
             assert!(kept <= 64);
         });
@@ -331,21 +325,25 @@ mod tests {
     /// free(NULL) is usual.
     #[test]
     fn no_block_is_at_an_address_that_marks_entries() {
-        with_table(64, |table, bytes| {
+        with_table(64, |table, words| {
             for marker in [NEVER, ENTERING] {
                 assert_eq!(table.remove(marker), None);
             }
-            assert!(bytes()[PAGE..].iter().all(|byte| *byte == 0));
+            assert!(words[PAGE / 8..].iter().all(|word| word.load(Ordering::Relaxed) == 0));
         });
     }
 
     #[test]
     fn what_is_no_table_is_none() {
-        assert!(BlocksView::parse(&[]).is_none());
-        assert!(BlocksView::parse(&[0; 2 * PAGE]).is_none());
-        with_table(64, |_, bytes| {
-            let bytes = bytes();
-            assert!(BlocksView::parse(&bytes[..bytes.len() - 1]).is_none());
+        assert!(BlocksView::find(&[]).is_none());
+        with_memory(2 * PAGE, |_, words| assert!(BlocksView::find(words).is_none()));
+        with_table(64, |_, words| {
+            assert!(BlocksView::find(&words[..words.len() - 1]).is_some(), "the last page is not full");
+            assert!(BlocksView::find(&words[..PAGE / 8 + 127]).is_none());
+            for capacity in [65 + (PAGE as u64 - 1024) / 16, LiveBlocks::CAPACITY_MOST as u64 + 1, u64::MAX] {
+                words[1].store(capacity, Ordering::Relaxed);
+                assert!(BlocksView::find(words).is_none(), "{capacity}");
+            }
         });
     }
 

@@ -11,11 +11,9 @@ use core::ptr::NonNull;
 
 use crate::atomic::{AtomicU64, Ordering};
 use crate::layout::PAGE;
-use crate::live_blocks::{BlockId, BlocksView};
-use crate::live_table::{LiveTable, TableView};
+use crate::live_blocks::BlockId;
+use crate::live_table::{LiveTable, TableKind, TableView};
 
-/// `SWMAPPED`, the first word of a table.
-const MAGIC: u64 = u64::from_le_bytes(*b"SWMAPPED");
 /// Start address of an empty entry.
 const NOTHING: u64 = 0;
 
@@ -28,9 +26,7 @@ struct Entry {
     id: AtomicU64,
 }
 
-const ENTRY_BYTES: usize = 24;
-
-const _: () = assert!(size_of::<Entry>() == ENTRY_BYTES);
+const ENTRY_WORDS: usize = TableKind::Mappings.entry_words();
 
 /// Kind of a mapping.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -113,10 +109,13 @@ pub struct MappedPart {
 }
 
 impl LiveMappings {
+    /// Most entries of a table.
+    pub const CAPACITY_MOST: usize = TableKind::Mappings.capacity_most();
+
     /// Size in bytes of a table with `capacity` entries.
     #[must_use]
     pub const fn len_for(capacity: usize) -> usize {
-        LiveTable::<Entry>::len_for(capacity).next_multiple_of(PAGE)
+        LiveTable::<Entry>::len_for(capacity)
     }
 
     /// Initializes a table with `capacity` entries.
@@ -126,7 +125,7 @@ impl LiveMappings {
     #[must_use]
     pub unsafe fn format(base: NonNull<u8>, capacity: usize) -> Self {
         // SAFETY: the caller promises the memory, and an entry consists of atomic words.
-        let table = unsafe { LiveTable::format(base, capacity, MAGIC) };
+        let table = unsafe { LiveTable::format(base, capacity, TableKind::Mappings) };
         Self { table, used: AtomicU64::new(0), busy: AtomicU64::new(0) }
     }
 
@@ -201,33 +200,30 @@ impl LiveMappings {
     }
 }
 
-/// A parsed copy of a table.
+/// A reader's view of a table.
 #[derive(Clone, Copy, Debug)]
 pub struct MappingsView<'a> {
     /// Mappings, and parts of them, that are missing from it.
     pub untracked: u64,
-    entries: &'a [[u8; ENTRY_BYTES]],
+    entries: &'a [[AtomicU64; ENTRY_WORDS]],
 }
 
 impl<'a> MappingsView<'a> {
-    /// Parses the table in a copy of the bytes after the answers in a region's file. `None` if there is no table.
+    /// Finds the table in the memory behind the answers of a region; `None` if there is none.
     #[must_use]
-    pub fn find(bytes: &'a [u8]) -> Option<Self> {
-        let of_blocks = BlocksView::parse(bytes).map_or(0, BlocksView::table_len);
-        Self::parse(bytes.get(of_blocks..)?)
-    }
-
-    fn parse(bytes: &'a [u8]) -> Option<Self> {
-        TableView::parse(bytes, MAGIC).map(|TableView { untracked, entries }| Self { untracked, entries })
+    pub fn find(tables: &'a [AtomicU64]) -> Option<Self> {
+        TableView::find(tables, TableKind::Mappings)
+            .map(|TableView { untracked, entries, .. }| Self { untracked, entries })
     }
 
     /// The live parts: id of the mapping and size in bytes of each part.
     pub fn parts(self) -> impl Iterator<Item = (BlockId, u64)> + 'a {
-        self.entries.iter().filter_map(|entry| {
-            let (words, _) = entry.as_chunks::<8>();
-            let [start, end, id] = *words.first_chunk::<3>()?;
-            let [start, end, id] = [start, end, id].map(u64::from_le_bytes);
-            (start != NOTHING && start < end).then(|| (BlockId(id), end - start))
+        self.entries.iter().filter_map(|[start, end, id]| {
+            // Acquire: whoever reads the start also sees the rest.
+            let start = start.load(Ordering::Acquire);
+            let end = end.load(Ordering::Relaxed);
+            let id = BlockId(id.load(Ordering::Relaxed));
+            (start != NOTHING && start < end).then(|| (id, end - start))
         })
     }
 }
@@ -241,17 +237,17 @@ mod tests {
     use super::*;
     use crate::live_table::with_memory;
 
-    fn with_table(capacity: usize, body: impl FnOnce(&LiveMappings, &dyn Fn() -> Vec<u8>)) {
-        with_memory(LiveMappings::len_for(capacity), |base, bytes| {
+    fn with_table(capacity: usize, body: impl FnOnce(&LiveMappings, &[AtomicU64])) {
+        with_memory(LiveMappings::len_for(capacity), |base, words| {
             // SAFETY: the bytes are zeroed, aligned, long enough, and alive until the end of this function.
-            body(&unsafe { LiveMappings::format(base, capacity) }, bytes);
+            body(&unsafe { LiveMappings::format(base, capacity) }, words);
         });
     }
 
     /// Remaining bytes of each mapping.
-    fn left(bytes: &[u8]) -> Vec<(u64, u64)> {
+    fn left(words: &[AtomicU64]) -> Vec<(u64, u64)> {
         let mut left = std::collections::BTreeMap::new();
-        for (id, bytes) in MappingsView::parse(bytes).unwrap().parts() {
+        for (id, bytes) in MappingsView::find(words).unwrap().parts() {
             *left.entry(id.0).or_insert(0) += bytes;
         }
         left.into_iter().collect()
@@ -259,7 +255,7 @@ mod tests {
 
     #[test]
     fn parts_are_removed() {
-        with_table(64, |table, bytes| {
+        with_table(64, |table, words| {
             table.insert(0x1000..0x9000, BlockId(1));
             table.insert(0x9000..0xa000, BlockId(2));
             table.insert(0x20000..0x21000, BlockId(3));
@@ -268,7 +264,7 @@ mod tests {
             table.remove(0x1000..0x2000, &mut |part| removed.push(part));
             table.remove(0x4000..0x5000, &mut |part| removed.push(part));
             table.remove(0x8000..0xb000, &mut |part| removed.push(part));
-            assert_eq!(left(&bytes()), [(1, 0x5000), (3, 0x1000)]);
+            assert_eq!(left(words), [(1, 0x5000), (3, 0x1000)]);
             let ranges: Vec<_> = removed.iter().map(|part| (part.range.clone(), part.id.0)).collect();
             assert_eq!(
                 ranges,
@@ -276,23 +272,21 @@ mod tests {
             );
             // A new mapping replaces what it overlaps.
             table.insert(0x3000..0x6000, BlockId(4));
-            assert_eq!(left(&bytes()), [(1, 0x3000), (3, 0x1000), (4, 0x3000)]);
+            assert_eq!(left(words), [(1, 0x3000), (3, 0x1000), (4, 0x3000)]);
             table.remove(0..u64::MAX, &mut |_| ());
-            assert_eq!(left(&bytes()), []);
+            assert_eq!(left(words), []);
         });
     }
 
     #[test]
     fn a_full_table_counts_what_it_misses() {
-        with_table(4, |table, bytes| {
+        with_table(4, |table, words| {
             (1..=6).for_each(|id| table.insert(id << 20..(id << 20) + 0x3000, BlockId(id)));
             // Splitting needs a free entry, too.
             table.remove((1 << 20) + 0x1000..(1 << 20) + 0x2000, &mut |_| ());
-            let bytes = bytes();
-            assert_eq!(left(&bytes), [(1, 0x1000), (2, 0x3000), (3, 0x3000), (4, 0x3000)]);
-            assert_eq!(MappingsView::parse(&bytes).unwrap().untracked, 3);
-            assert!(MappingsView::parse(&bytes[..PAGE + 10]).is_none());
-            assert!(MappingsView::parse(&[0; 2 * PAGE]).is_none());
+            assert_eq!(left(words), [(1, 0x1000), (2, 0x3000), (3, 0x3000), (4, 0x3000)]);
+            assert_eq!(MappingsView::find(words).unwrap().untracked, 3);
+            assert!(MappingsView::find(&words[..PAGE / 8 + 2]).is_none());
         });
     }
 

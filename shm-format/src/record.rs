@@ -353,11 +353,15 @@ impl core::fmt::Debug for FrameWords<'_> {
     }
 }
 
-/// A complete stack of allocations, referred to by the number in repeat records.
+/// A complete stack of a thread's allocations, referred to by its number.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RecurringStack<'a> {
     /// Number in the region, from 1 on. No number stands for two stacks, but a stack may have several numbers.
     pub id: u32,
+    /// Its thread.
+    pub tid: u32,
+    /// Its thread's number in the region.
+    pub seq: u32,
     /// Frame words, leaf first, up to the root.
     pub frames: FrameWords<'a>,
 }
@@ -437,7 +441,7 @@ impl<'a> DurableRecord<'a> {
                 sink(DurableKind::Tracepoint, &[fixed.bytes(), t.provider, t.name, t.fields])
             }
             Self::RecurringStack(s) => {
-                fixed.u32(s.id).u32((s.frames.0.len() / 8) as u32);
+                fixed.u32(s.id).u32(s.tid).u32(s.seq).u32((s.frames.0.len() / 8) as u32);
                 sink(DurableKind::RecurringStack, &[fixed.bytes(), s.frames.0])
             }
         }
@@ -493,9 +497,9 @@ impl<'a> DurableRecord<'a> {
                 Self::Tracepoint(Tracepoint { ticks, id, provider, name, fields })
             }
             DurableKind::RecurringStack => {
-                let (id, depth) = (f.u32()?, f.u32()?);
+                let (id, tid, seq, depth) = (f.u32()?, f.u32()?, f.u32()?, f.u32()?);
                 let frames = FrameWords(f.take(depth.checked_mul(8)?)?);
-                Self::RecurringStack(RecurringStack { id, frames })
+                Self::RecurringStack(RecurringStack { id, tid, seq, frames })
             }
         };
         fields.is_empty().then_some(record)

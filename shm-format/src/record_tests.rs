@@ -67,7 +67,12 @@ fn samples(segments: &[Segment]) -> Vec<DurableRecord<'_>> {
             name: b"request",
             fields: b"bytes\0path\0",
         }),
-        DurableRecord::RecurringStack(RecurringStack { id: 7, frames: FrameWords::new(&FRAMES) }),
+        DurableRecord::RecurringStack(RecurringStack {
+            id: 7,
+            tid: 4242,
+            seq: 3,
+            frames: FrameWords::new(&FRAMES)
+        }),
         DurableRecord::KernelRing(KernelRing {
             ticks: 1,
             tid: 77,

@@ -3,58 +3,11 @@
 //! It belongs to no chunk and no chain: whoever has read the log can decode it. So the same few thousand stacks of a
 //! program are written and decoded once.
 
+use crate::alike_allocations::AlikeAllocations;
 use crate::control::Loss;
 use crate::pool::Pool;
 use crate::record::RecordKind;
 use crate::writer::{Committed, ThreadCursor};
-
-/// Set in the word of an [`AlikeAllocations`].
-const ALIKE: u64 = 1 << 63;
-const STACK_BITS: u32 = 27;
-const STACK: u64 = (1 << STACK_BITS) - 1;
-/// First bit of the recording, above the size.
-const RECORDING_AT: u32 = STACK_BITS + 32;
-
-/// All allocations of one stack and size in one recording, as a word: `1:1 | recording:4 | size:32 | stack:27`. It is also
-/// the id of their blocks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct AlikeAllocations(u64);
-
-impl AlikeAllocations {
-    /// The highest number of a stack.
-    pub const LAST_STACK: u32 = STACK as u32;
-
-    /// Those of `size` bytes with the stack of this number, in the recording of this number, of which the low 4 bits are used.
-    #[must_use]
-    pub const fn new(recording: u64, size: u32, stack: u32) -> Self {
-        Self(ALIKE | recording << RECORDING_AT & !ALIKE | (size as u64) << STACK_BITS | stack as u64 & STACK)
-    }
-
-    /// Those of this word; `None` if it is something else.
-    #[must_use]
-    #[inline]
-    pub const fn from_word(word: u64) -> Option<Self> {
-        if word & ALIKE != 0 && word & STACK != 0 { Some(Self(word)) } else { None }
-    }
-
-    /// The word.
-    #[must_use]
-    pub const fn word(self) -> u64 {
-        self.0
-    }
-
-    /// The number of their stack in the durable log.
-    #[must_use]
-    pub const fn stack(self) -> u32 {
-        (self.0 & STACK) as u32
-    }
-
-    /// The size of each in bytes.
-    #[must_use]
-    pub const fn size(self) -> u64 {
-        self.0 >> STACK_BITS & u32::MAX as u64
-    }
-}
 
 /// An allocation with a stack of the durable log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -139,22 +92,17 @@ mod tests {
     fn what_no_writer_writes_is_none() {
         let payload = |words: &[u64]| words.iter().flat_map(|word| word.to_le_bytes()).collect::<Vec<u8>>();
         let parse = |words: &[u64]| Repeat::parse(&payload(words));
-        assert_eq!(parse(&[17, 99]), Some(Repeat::Single { stack: 17, nonce: 99 }));
-        for (stack, size) in [(1, 0), (5, 64), (AlikeAllocations::LAST_STACK, u32::MAX)] {
-            let alike = [0, 1, 15].map(|recording| AlikeAllocations::new(recording, size, stack));
-            for alike in alike {
-                assert_eq!((alike.stack(), alike.size()), (stack, size.into()));
-                assert_eq!(parse(&[alike.word()]), Some(Repeat::Alike(alike)));
-            }
-            assert!(alike[0] != alike[1] && alike[1] != alike[2]);
-            assert_eq!(AlikeAllocations::new(16, size, stack), alike[0]);
+        for (stack, size) in [(1, 0), (17, 64), (AlikeAllocations::LAST_STACK, u32::MAX)] {
+            assert_eq!(parse(&[stack.into(), 99]), Some(Repeat::Single { stack, nonce: 99 }));
+            let alike = AlikeAllocations::new(15, size, stack);
+            assert_eq!(parse(&[alike.word()]), Some(Repeat::Alike(alike)));
         }
         for words in [
             &[][..],
             &[0],
             &[7],
-            &[ALIKE],
-            &[ALIKE | 1, 0],
+            &[1 << 63],
+            &[1 << 63 | 1, 0],
             &[0, 1],
             &[1 << 27, 1],
             &[1 << 32 | 1, 1],

@@ -449,6 +449,11 @@ pub struct Committed {
     pub wake: bool,
 }
 
+impl Committed {
+    /// The reader need not know at once.
+    pub const UNNOTICED: Self = Self { wake: false };
+}
+
 /// A record being written. Dropped without [`commit`](Self::commit) it becomes a void record, which readers skip.
 pub struct Reservation<'a, P: Pool = Region> {
     cursor: &'a ThreadCursor,

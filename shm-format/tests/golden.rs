@@ -96,7 +96,12 @@ fn durable() -> Vec<DurableRecord<'static>> {
             file: b"\x42\x04.\0p\0y\0",
             lines: &[0x80, 0x00, 0x8b],
         }),
-        DurableRecord::RecurringStack(RecurringStack { id: 1, frames: FrameWords::new(&FRAMES) }),
+        DurableRecord::RecurringStack(RecurringStack {
+            id: 1,
+            tid: 4243,
+            seq: 2,
+            frames: FrameWords::new(&FRAMES),
+        }),
         DurableRecord::Exec(Exec { ticks: 7_000, path: b"/bin/next" }),
         DurableRecord::Exit(Exit { ticks: 8_000, status: Some(3) }),
         DurableRecord::Exit(Exit { ticks: 8_001, status: None }),

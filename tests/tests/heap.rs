@@ -1,5 +1,6 @@
 //! Heap profiles (`-e alloc`) of programs that count their own allocations, and of programs that must not notice.
 
+use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -136,6 +137,28 @@ fn every_path_has_its_allocations() {
         let bytes: u64 = recording.outcome.stdout.trim().parse().expect("bytes");
         let space = folded(&recording.file, "alloc_space");
         assert_eq!(space.inclusive("left"), bytes + 48 * paths as u64, "depth {depth}");
+    }
+}
+
+/// What has been counted when a library is unloaded has the names of that library.
+#[test]
+fn allocations_of_unloaded_libraries_have_their_names() {
+    let sites: Vec<String> = (0..8).map(|number| format!("site_of_library_{number}")).collect();
+    let library = |site: &String| {
+        let flag = format!("-Dsite_library={site}");
+        let file = format!("heap-unloaded/{site}.so");
+        Target::c("heap_attached_library").with(site, &[&flag]).shared(&file).build()
+    };
+    let libraries: Vec<_> = sites.iter().map(library).collect();
+    let recording =
+        recorder("alloc:all").record(&Target::c("heap_unloaded").with("dl", &["-ldl"]).build(), &libraries);
+    assert_eq!(recording.outcome.status, 0, "{}", recording.outcome.stdout);
+    assert_all_there(&recording.file);
+    let addresses: BTreeSet<&str> = recording.outcome.stdout.lines().collect();
+    assert!(addresses.len() < libraries.len(), "no library had the place of another");
+    let profile = folded(&recording.file, "alloc_objects");
+    for site in &sites {
+        assert_eq!(profile.inclusive(site), 1000, "{site}");
     }
 }
 

@@ -3,7 +3,7 @@
 //! A lookup that fails and keeping the stack take as long as a walk. If a program's stacks rarely recur, nearly all are
 //! walked only.
 
-use shm_format::{AlikeAllocations, Repeat};
+use shm_format::{AlikeAllocations, AllocationCounts, Repeat};
 use unwind::{KnownStacks, Memory, Registers, StackCache};
 
 /// Some stacks of one thread. All zero when empty.
@@ -20,34 +20,34 @@ pub(crate) struct RecentStacks {
 pub(crate) struct Recurring {
     /// Its number in the durable log; 0 for none.
     number: u32,
-    /// Sizes of its latest allocations, plus one; 0 for none.
-    sizes: [u32; SIZES],
-    /// How often an allocation had none of these sizes.
-    changes: u32,
+    /// Indexes of the counts of its latest sizes, by a hash of the size. One that is of another size counts nothing.
+    counts: [u32; SIZES],
+    /// Number of counts that it has taken.
+    taken: u32,
 }
 
 /// Number of sizes of a stack that are remembered.
 const SIZES: usize = 4;
-/// Beyond so many changes of size, only allocations of a size that recurs are not told apart: the reader keeps an entry for
-/// each such size.
-const CHANGES: u32 = 64;
+/// Most counts that a stack may take: the table is for all stacks.
+const COUNTS: u32 = 64;
 
 impl Recurring {
-    const NEW: Self = Self { number: 0, sizes: [0; SIZES], changes: 0 };
+    const NEW: Self = Self { number: 0, counts: [0; SIZES], taken: 0 };
 
-    /// Whether allocations of this size need not be told apart. The size is remembered.
-    #[inline]
-    fn may_share(&mut self, size: u32) -> bool {
+    /// Counts an allocation. Returns what it is counted among; `None` if it has to be told apart.
+    #[inline(always)]
+    fn count(&mut self, recording: u64, size: u32, counts: &AllocationCounts) -> Option<AlikeAllocations> {
+        let alike = AlikeAllocations::new(recording, size, self.number);
         // Fibonacci hashing.
-        let place = (size.wrapping_mul(0x9e37_79b9) >> 16) as usize % SIZES;
-        let (Some(known), Some(next)) = (self.sizes.get_mut(place), size.checked_add(1)) else {
-            return false;
-        };
-        if core::mem::replace(known, next) == next {
-            return true;
+        let index = self.counts.get_mut((size.wrapping_mul(0x9e37_79b9) >> 16) as usize % SIZES)?;
+        if !counts.count(*index, alike) {
+            if self.taken >= COUNTS {
+                return None;
+            }
+            self.taken += 1;
+            *index = counts.take(alike)?;
         }
-        self.changes = self.changes.saturating_add(1);
-        self.changes <= CHANGES
+        Some(alike)
     }
 }
 
@@ -123,12 +123,17 @@ impl RecentStacks {
         Some(number)
     }
 
-    /// The allocations of this size with the stack at `index`, which has a number, in a recording, if they need not be told
-    /// apart.
+    /// Counts an allocation of this size with the stack at `index`, which has a number, in a recording. Returns what it is
+    /// counted among; `None` if it has to be told apart.
     #[inline(always)]
-    pub(crate) fn alike(&mut self, recording: u64, size: u64, index: usize) -> Option<AlikeAllocations> {
-        let (recurring, size) = (self.stacks.note(index)?, u32::try_from(size).ok()?);
-        recurring.may_share(size).then(|| AlikeAllocations::new(recording, size, recurring.number))
+    pub(crate) fn count(
+        &mut self,
+        index: usize,
+        recording: u64,
+        size: u64,
+        counts: &AllocationCounts,
+    ) -> Option<AlikeAllocations> {
+        self.stacks.note(index)?.count(recording, u32::try_from(size).ok()?, counts)
     }
 
     /// Keeps the stack of the last walk, which is in `cache`.

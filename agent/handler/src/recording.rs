@@ -6,7 +6,7 @@
 use core::ptr;
 use core::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 
-use shm_format::{Doorbell, LiveBlocks, LiveMappings, Region};
+use shm_format::{AllocationCounts, Doorbell, LiveBlocks, LiveMappings, Region};
 use unwind::RuleCache;
 
 use crate::activity::is_filtered;
@@ -129,6 +129,8 @@ pub struct Recording {
     pub late_start: LateStart,
     /// The table of live blocks; `None` if allocations are not sampled.
     pub live_blocks: Option<LiveBlocks>,
+    /// The table of allocation counts; `None` if not all allocations are recorded.
+    pub allocation_counts: Option<AllocationCounts>,
     /// The table of live mappings; `None` if mappings are not recorded.
     pub live_mappings: Option<LiveMappings>,
 }

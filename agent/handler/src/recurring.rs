@@ -1,16 +1,17 @@
 //! Writes the stacks of allocations if all are recorded: most come from places that recur.
 //!
 //! A stack that the thread walked recently is recognised, without a walk, by the words of memory that the walk depended
-//! on. When it comes for the second time, it is written to the durable log under a number; from then on its records only
+//! on. When it comes for the second time, it is written to the durable log under a number; from then on its allocations only
 //! refer to that. This applies only if all frames are native: an interpreter's frames are read each time.
 //!
-//! Allocations of one stack and size are told apart no further than that: their records say only that they happened, and
-//! their blocks have one id. What must never happen here: a record that refers to a stack that is not in the log yet.
+//! Allocations of one stack and size are told apart no further than that: they are counted, and their blocks have one id. In a
+//! flight recorder each has a record besides, which is overwritten in its turn. What must never happen here: a count or a record
+//! that refers to a stack that is not in the log yet.
 
 use core::sync::atomic::{AtomicU32, Ordering};
 
 use shm_format::record::{FrameWords, RecurringStack};
-use shm_format::{AlikeAllocations, AllocationNonce, BlockId, Committed, DurableRecord, Loss, Repeat};
+use shm_format::{AlikeAllocations, AllocationNonce, BlockId, Committed, DurableRecord, Loss, Mode, Repeat};
 use unwind::{End, Memory};
 
 use crate::arch::load;
@@ -89,28 +90,29 @@ pub(crate) fn write(
         }
         return written;
     };
-    let number = recent.number(index, |frames| append(recording, frames), memory);
-    match number {
-        Some(number) => {
-            let (repeat, id) = match recent.alike(recording.region.recordings(), allocation.size(), index) {
-                Some(alike) => (Repeat::Alike(alike), BlockId(alike.word())),
-                None => {
-                    let id = allocation.id(slot.sequence());
-                    (Repeat::Single { stack: number, nonce: allocation.0 }, id)
-                }
+    let Some(stack) = recent.number(index, |frames| append(recording, slot, frames), memory) else {
+        recent.miss();
+        return walk(recording, slot, caller, allocation);
+    };
+    let counts = recording.allocation_counts.as_ref();
+    let counted = counts
+        .and_then(|counts| recent.count(index, recording.region.recordings(), allocation.size(), counts));
+    let (repeat, id) = match counted {
+        Some(alike) if recording.region.mode() == Mode::Discard => {
+            return Written {
+                committed: Ok(Committed::UNNOTICED),
+                end: End::Root,
+                id: BlockId(alike.word()),
             };
-            let committed = slot.cursor.repeat(&recording.region, repeat, clock::now);
-            Written { committed, end: End::Root, id }
         }
-        None => {
-            recent.miss();
-            walk(recording, slot, caller, allocation)
-        }
-    }
+        Some(alike) => (Repeat::Alike(alike), BlockId(alike.word())),
+        None => (Repeat::Single { stack, nonce: allocation.0 }, allocation.id(slot.sequence())),
+    };
+    Written { committed: slot.cursor.repeat(&recording.region, repeat, clock::now), end: End::Root, id }
 }
 
 /// Appends a stack to the durable log. Returns its number, or `None` if there is no room.
-fn append(recording: &Recording, frames: &[u64]) -> Option<u32> {
+fn append(recording: &Recording, slot: &Slot, frames: &[u64]) -> Option<u32> {
     if frames.is_empty() || recording.region.durable_used() + RECORD_MOST > STACK_LOG {
         return None;
     }
@@ -118,13 +120,14 @@ fn append(recording: &Recording, frames: &[u64]) -> Option<u32> {
     if number == 0 || number > AlikeAllocations::LAST_STACK {
         return None;
     }
-    let stack = RecurringStack { id: number, frames: FrameWords::new(frames) };
+    let stack =
+        RecurringStack { id: number, tid: slot.tid(), seq: slot.sequence(), frames: FrameWords::new(frames) };
     recording.region.append(&DurableRecord::RecurringStack(stack)).ok()?;
     Some(number)
 }
 
 /// Most bytes of a stack in the log.
-const RECORD_MOST: u64 = 16 + 8 * Repeat::DEPTH as u64;
+const RECORD_MOST: u64 = 24 + 8 * Repeat::DEPTH as u64;
 
 /// Walks and writes the stack.
 fn walk(recording: &Recording, slot: &Slot, caller: &Caller, allocation: AllocationNonce) -> Written {

@@ -15,8 +15,6 @@ use crate::word_map::WordMap;
 pub const DEFAULT_MEAN: u64 = 512 << 10;
 /// Key of the note about blocks that the table of live blocks had no room for.
 pub const UNTRACKED: &str = "live blocks";
-/// Key of the note about allocations of too many different stacks and sizes, whose blocks are not in use.
-pub const UNGROUPED: &str = "different allocations";
 
 /// The values of allocations.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

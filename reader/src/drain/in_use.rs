@@ -1,27 +1,29 @@
 //! Reads the tables of live blocks and live mappings behind a region and reports their contents as events: the memory in use.
 
+use std::sync::atomic::AtomicU64;
+
 use selfwind_profile::heap;
 use selfwind_profile::mapped_memory;
 use selfwind_profile::profile_file::{Event, LiveBlocks, LiveMappings, Setting};
 use shm_format::{BlocksView, MappingsView};
 
-use crate::drain::alike_allocations::Alike;
+use crate::drain::counted_allocations::CountedAllocations;
 
 /// Adds the sampled blocks that are not freed and the remaining mappings to `events`, from a process's `tables`.
-pub(super) fn report(process: u32, tables: &[u8], alike: &Alike, events: &mut Vec<Event>) {
+pub(super) fn report(
+    process: u32,
+    tables: &[AtomicU64],
+    counted: &CountedAllocations,
+    events: &mut Vec<Event>,
+) {
     let complain = |key: &str, untracked, value: String| {
         (untracked > 0).then(|| Event::Setting(Setting { process, key: key.into(), value }))
     };
-    if let Some(view) = BlocksView::parse(tables) {
-        events.extend(LiveBlocks::in_parts(process, alike.in_use(view)).into_iter().map(Event::LiveBlocks));
+    if let Some(view) = BlocksView::find(tables) {
+        events.extend(LiveBlocks::in_parts(process, counted.in_use(view)).into_iter().map(Event::LiveBlocks));
         let text =
             format!("the table of live blocks is full: {} sampled blocks count as freed", view.untracked);
         events.extend(complain(heap::UNTRACKED, view.untracked, text));
-        let text = format!(
-            "too many different stacks and sizes: the blocks of {} allocations count as freed",
-            alike.ungrouped()
-        );
-        events.extend(complain(heap::UNGROUPED, alike.ungrouped(), text));
     }
     if let Some(view) = MappingsView::find(tables) {
         let parts = view.parts().map(|(id, bytes)| (id.0, bytes));

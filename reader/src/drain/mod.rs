@@ -2,11 +2,11 @@
 //!
 //! What must never happen here: a record is lost without being counted, or a value from shared memory is trusted.
 
-mod alike_allocations;
 mod chains;
 pub(crate) mod collector;
 mod comparison;
 mod copies;
+mod counted_allocations;
 pub(crate) mod follow;
 mod in_use;
 pub(crate) mod listener;

@@ -5,17 +5,20 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use selfwind_profile::profile_file::{Counters, CountersAt, Event, ProcessEnd, ProcessFate, Sample};
-use shm_format::{ChunkInfo, CountersSnapshot, DurableRecord, Identity, Pass, RecordRef, Scale};
+use shm_format::{
+    AlikeAllocations, ChunkInfo, CountersSnapshot, CountsView, DurableRecord, Identity, Mode, Pass,
+    RecordRef, Repeat, Scale, StackHead,
+};
 
-use crate::drain::alike_allocations::Alike;
 use crate::drain::chains::Chains;
 use crate::drain::copies::Copies;
+use crate::drain::counted_allocations::{CountedAllocations, More};
 use crate::drain::in_use;
 use crate::drain::merge::Merge;
 use crate::drain::namespaces::Located;
 use crate::drain::pool_size::{PoolSizer, Shortfall};
 use crate::drain::record_decoder::{Allocation, DrainCounts, PassState, RecordDecoder};
-use crate::drain::recurring_stacks::RecurringStacks;
+use crate::drain::recurring_stacks::{Found, RecurringStacks};
 use crate::drain::sequences::Sequences;
 use crate::drain::stitch::Stitcher;
 use crate::drain::unwinder::Unwinder;
@@ -70,7 +73,7 @@ pub(crate) struct Process {
     translator: Translator,
     chains: Chains,
     stacks: RecurringStacks,
-    alike: Alike,
+    counted: CountedAllocations,
     /// Allocations with stacks that are not known yet; empty between passes.
     deferred: Vec<Allocation>,
     stitcher: Stitcher,
@@ -118,7 +121,7 @@ impl Process {
             translator: Translator::new(id, identity, previous),
             chains: Chains::default(),
             stacks: RecurringStacks::default(),
-            alike: Alike::default(),
+            counted: CountedAllocations::default(),
             deferred: Vec::new(),
             stitcher: Stitcher::default(),
             copies: Copies::default(),
@@ -294,6 +297,9 @@ impl Process {
                 self.drain_durable(&scale, context, events);
                 self.decode(&scale, context, events, |_, _, _, decoder| decoder.decode_deferred());
             }
+            if self.attached.mode() == Mode::Discard {
+                self.drain_counts(&scale, context, events);
+            }
         }
         self.stitcher.end_pass(over, context.samples);
         let refresh = self.refreshed.elapsed() >= REFRESH_INTERVAL;
@@ -336,9 +342,7 @@ impl Process {
         events: &mut Vec<Event>,
     ) -> ProcessEnd {
         let counters = self.counters(scale);
-        if let Some(tables) = self.attached.live_tables() {
-            in_use::report(self.id, &tables, &self.alike, events);
-        }
+        self.attached.tables(|tables| in_use::report(self.id, tables, &self.counted, events));
         ProcessEnd { process: self.id, ns: clock.now_ns(), fate, counters }
     }
 
@@ -368,8 +372,12 @@ impl Process {
         stitcher.forget_ended(context.samples);
         let stats = self.attached.durable(&mut |record| {
             match &record {
+                DurableRecord::ModuleGone(module) => {
+                    stacks.module_unloaded(scale.monotonic_ns(module.ticks));
+                }
                 DurableRecord::ThreadEnd(thread) => {
                     ended.push((thread.tid, thread.seq));
+                    stacks.thread_ended(thread.seq, scale.monotonic_ns(thread.ticks));
                     stitcher.thread_ended(thread.seq);
                 }
                 DurableRecord::KernelRing(ring) => stitcher.ring(ring),
@@ -409,7 +417,7 @@ impl Process {
         if context.scratch.len() < chunk_size {
             context.scratch.resize(chunk_size, 0);
         }
-        self.alike.begin_pass();
+        self.counted.begin_pass();
         let stats = self.decode(scale, context, events, |attached, positions, scratch, decoder| {
             let mut sink = |chunk: ChunkInfo, record: RecordRef<'_>| decoder.decode(&chunk, &record);
             match pass {
@@ -432,6 +440,41 @@ impl Process {
         drained.violations += stats.violations;
     }
 
+    /// Makes samples of what the process has counted. They are from between the last pass and now.
+    fn drain_counts(&mut self, scale: &Scale, context: &mut DrainContext<'_>, events: &mut Vec<Event>) {
+        let counted = &mut self.counted;
+        let mut more = self
+            .attached
+            .tables(|tables| CountsView::find(tables).map(|counts| counted.read(counts)).unwrap_or_default());
+        let recording = self.attached.recordings();
+        let own = |alike: AlikeAllocations| alike.is_of_recording(recording);
+        // What was counted for earlier recordings is in their profiles.
+        more.retain(|more| !self.preexisting || own(more.alike));
+        // Counts refer to stacks that are in the log by now, but may not have been when it was last read.
+        if more.iter().any(|more| self.stacks.frames(more.alike.stack()).is_none()) {
+            self.drain_durable(scale, context, events);
+        }
+        let now = context.clock.now_ns();
+        for more @ More { alike, count } in more {
+            self.drained.count_events(count.into());
+            let is_early = !(self.has_begun || context.peek) || !own(alike);
+            let latest = if is_early { now.min(context.begins_ns.saturating_sub(1)) } else { now };
+            let found = self.stacks.get(alike.stack());
+            let nonce = found.as_ref().and_then(|Found { seq, .. }| match is_early {
+                true => self.counted.earlier_nonce(alike, *seq),
+                false => self.counted.nonce(more, *seq),
+            });
+            let (Some(found), Some(nonce)) = (found, nonce) else {
+                self.drained.violations += 1;
+                continue;
+            };
+            self.translator.ran(found.tid, found.seq);
+            let head = StackHead { weight: count, end: 0, source: Repeat::SOURCE, nonce };
+            let sample = self.translator.sample(found.tid, found.seq, latest.min(found.until), head);
+            context.merge.push(sample, found.frames, 0);
+        }
+    }
+
     /// Decodes the records that `feed` passes to the decoder. It also gets the region, how far each chunk was read, and the
     /// buffer for one chunk.
     fn decode<R>(
@@ -447,7 +490,7 @@ impl Process {
             stitcher: &mut self.stitcher,
             chains: &mut self.chains,
             stacks: &self.stacks,
-            alike: &mut self.alike,
+            counted: &mut self.counted,
             deferred: &mut self.deferred,
             begins_ns: context.begins_ns,
             threads: &mut self.threads,

@@ -14,9 +14,9 @@ use shm_format::{
     Undecodable, is_event_nonce,
 };
 
-use crate::drain::alike_allocations::Alike;
 use crate::drain::chains::{Chains, DecodedStack};
 use crate::drain::copies::{Copies, UnwoundCopy};
+use crate::drain::counted_allocations::{CountedAllocations, More};
 use crate::drain::merge::Merge;
 use crate::drain::recurring_stacks::RecurringStacks;
 use crate::drain::sequences::Sequences;
@@ -48,10 +48,10 @@ pub(super) struct DrainCounts {
 impl DrainCounts {
     /// Counts a sample of an event that threads count in batches.
     #[inline]
-    fn count_event(&mut self) {
-        self.samples += 1;
-        self.weight += 1;
-        self.counted_late += 1;
+    pub(super) fn count_events(&mut self, events: u64) {
+        self.samples += events;
+        self.weight += events;
+        self.counted_late += events;
     }
 
     /// Counts a record that could not be decoded.
@@ -77,7 +77,7 @@ pub(super) struct RecordDecoder<'a> {
     pub(super) stitcher: &'a mut Stitcher,
     pub(super) chains: &'a mut Chains,
     pub(super) stacks: &'a RecurringStacks,
-    pub(super) alike: &'a mut Alike,
+    pub(super) counted: &'a mut CountedAllocations,
     /// Allocations with stacks that are not known yet.
     pub(super) deferred: &'a mut Vec<Allocation>,
     /// When the recording began (CLOCK_MONOTONIC, ns); earlier samples will be dropped.
@@ -199,42 +199,43 @@ impl RecordDecoder<'_> {
         let Some(repeat) = Repeat::parse(record.payload) else {
             return self.counts.count_error(Undecodable::Malformed);
         };
-        let alike = match repeat {
-            Repeat::Alike(alike) => self.alike.count(alike),
+        let queued = match repeat {
+            Repeat::Alike(alike) => self.counted.count(alike),
             Repeat::Single { .. } => None,
         };
-        match alike {
-            Some(queued) => {
-                self.merge.count_again(queued);
-                self.counts.count_event();
-            }
-            None => {
-                let allocation = Allocation { chunk: *chunk, ticks: record.ticks, repeat };
-                if !self.allocation(&allocation) {
-                    self.deferred.push(allocation);
-                }
-            }
+        if let Some(queued) = queued {
+            self.merge.count_again(queued);
+            return self.counts.count_events(1);
+        }
+        let allocation = Allocation { chunk: *chunk, ticks: record.ticks, repeat };
+        if !self.allocation(&allocation) {
+            self.deferred.push(allocation);
         }
     }
 
     /// Queues a sample of an allocation; false if its stack is not known.
     pub(super) fn allocation(&mut self, allocation: &Allocation) -> bool {
         let Allocation { chunk: ChunkInfo { tid, thread_seq, .. }, ticks, repeat } = *allocation;
-        let Some(frames) = self.stacks.get(repeat.stack()) else { return false };
-        self.counts.count_event();
+        let Some(frames) = self.stacks.frames(repeat.stack()) else { return false };
+        self.counts.count_events(1);
         if !std::mem::replace(&mut self.state.has_run, true) {
             self.translator.ran(tid, thread_seq);
         }
         let ns = self.scale.monotonic_ns(ticks);
         self.state.last_merged = None;
-        let (merge, translator) = (&mut *self.merge, &*self.translator);
-        let mut push = |nonce| {
-            let head = StackHead { weight: 1, end: 0, source: Repeat::SOURCE, nonce };
-            merge.push(translator.sample(tid, thread_seq, ns, head), frames, 0)
+        let nonce = match repeat {
+            Repeat::Single { nonce, .. } => Some(nonce),
+            Repeat::Alike(alike) if ns < self.begins_ns => self.counted.earlier_nonce(alike, thread_seq),
+            Repeat::Alike(alike) => self.counted.nonce(More { alike, count: 1 }, thread_seq),
         };
-        match repeat {
-            Repeat::Alike(alike) => self.alike.add(alike, thread_seq, ns < self.begins_ns, push),
-            Repeat::Single { nonce, .. } => drop(push(nonce)),
+        let Some(nonce) = nonce else {
+            self.counts.count_error(Undecodable::Malformed);
+            return true;
+        };
+        let head = StackHead { weight: 1, end: 0, source: Repeat::SOURCE, nonce };
+        let queued = self.merge.push(self.translator.sample(tid, thread_seq, ns, head), frames, 0);
+        if let Repeat::Alike(alike) = repeat {
+            self.counted.queue(alike, queued);
         }
         true
     }

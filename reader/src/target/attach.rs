@@ -12,10 +12,11 @@ mod truncation;
 use std::cell::Cell;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
-use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
 use std::ptr::NonNull;
 use std::sync::atomic::AtomicU32;
+use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use memmap2::{MmapMut, MmapOptions, MmapRaw};
@@ -28,8 +29,8 @@ use shm_format::injection::Call;
 use shm_format::layout::PAGE;
 use shm_format::record;
 use shm_format::{
-    ANSWERS_LEN, Anchor, ChunkInfo, ClockKind, CountersSnapshot, DrainStats, DurableRecord, DurableStats,
-    Geometry, Identity, LayoutError, Mode, Pass, RecordRef, RegionReader,
+    Anchor, ChunkInfo, ClockKind, CountersSnapshot, DrainStats, DurableRecord, DurableStats, Geometry,
+    Identity, LayoutError, Mode, Pass, RecordRef, RegionReader,
 };
 
 pub(crate) use perf_event::{PerfScope, probe_deferred_callchains, probe_perf_event};
@@ -180,14 +181,14 @@ impl Attached {
         self.read(RegionReader::counters)
     }
 
-    /// A copy of the tables of live blocks and mappings, if the region has any.
-    pub(crate) fn live_tables(&self) -> Option<Vec<u8>> {
-        let offset = (self.geometry().total_len() + ANSWERS_LEN) as u64;
-        let len = self.file.metadata().ok()?.len().checked_sub(offset).filter(|len| *len > 0)?;
-        let mut table = vec![0; usize::try_from(len).ok()?];
-        // Read from the file instead of mapping it, so truncation does no harm.
-        self.file.read_exact_at(&mut table, offset).ok()?;
-        Some(table)
+    /// Reads the tables behind the answers.
+    pub(crate) fn tables<T>(&self, access: impl FnOnce(&[AtomicU64]) -> T) -> T {
+        self.read(|reader| access(reader.tables()))
+    }
+
+    /// Number of recordings that have begun after the first one.
+    pub(crate) fn recordings(&self) -> u64 {
+        self.read(RegionReader::recordings)
     }
 
     /// Delivers new durable records.

@@ -68,7 +68,12 @@ impl Writer {
     /// Writes that one of the stacks in the log has come again, after appending the current one to it, if there is room.
     fn repeat(&mut self, region: &Region, random: &mut Random) {
         let number = self.tid << 16 | (self.recurring.len() as u32 + 1);
-        let stack = RecurringStack { id: number, frames: FrameWords::new(&self.frames) };
+        let stack = RecurringStack {
+            id: number,
+            tid: self.tid,
+            seq: self.tid,
+            frames: FrameWords::new(&self.frames),
+        };
         let appends = self.recurring.len() < 8 && random.below(2) == 0;
         if appends && region.append(&DurableRecord::RecurringStack(stack)).is_ok() {
             self.recurring.push((number, self.frames.clone()));

@@ -1,0 +1,165 @@
+//! The table of allocation counts: if all allocations are recorded, how often a known stack has allocated a size.
+//!
+//! Nearly all allocations of a program come from a few thousand stacks, each of a few sizes. A count costs less than a
+//! record, to the program and to the reader, who takes differences. (In a flight recorder each allocation has a record besides,
+//! which is overwritten in its turn.) The table is in the region's file, behind the answers, so
+//! that it survives its process however that ends. A stack belongs to one thread, so only that thread changes the entry. What
+//! must never happen here: an index taken from the shared memory, or a count in an entry of others.
+
+use core::ptr::NonNull;
+
+use crate::alike_allocations::AlikeAllocations;
+use crate::atomic::{AtomicU64, Ordering, local_add};
+use crate::live_table::{LiveTable, TableKind, TableView};
+
+/// An entry of the table.
+#[derive(Debug)]
+#[repr(C)]
+struct Entry {
+    /// The word of the allocations; 0 for none.
+    alike: AtomicU64,
+    count: AtomicU64,
+}
+
+const ENTRY_WORDS: usize = TableKind::Counts.entry_words();
+
+/// The writer's side of a table.
+#[derive(Debug)]
+pub struct AllocationCounts {
+    table: LiveTable<Entry>,
+    /// Number of entries that have been taken, or would have been.
+    taken: AtomicU64,
+}
+
+impl AllocationCounts {
+    /// Number of entries.
+    pub const CAPACITY: usize = TableKind::Counts.capacity_most();
+    /// Bytes of a table.
+    pub const LEN: usize = LiveTable::<Entry>::len_for(Self::CAPACITY);
+
+    /// Makes a table.
+    ///
+    /// # Safety
+    /// `base` is the start of [`LEN`](Self::LEN) zeroed bytes, aligned to a page, that stay mapped and backed.
+    #[must_use]
+    pub unsafe fn format(base: NonNull<u8>) -> Self {
+        // SAFETY: the caller promises the memory, and an entry consists of atomic words.
+        let table = unsafe { LiveTable::format(base, Self::CAPACITY, TableKind::Counts) };
+        Self { table, taken: AtomicU64::new(0) }
+    }
+
+    /// Counts an allocation in the entry at `index`, if that is an entry of `alike`.
+    ///
+    /// Only the thread to which the stack belongs may call this.
+    #[inline(always)]
+    pub fn count(&self, index: u32, alike: AlikeAllocations) -> bool {
+        let Some(entry) = self.table.entries().get(index as usize) else { return false };
+        let is_own = entry.alike.load(Ordering::Relaxed) == alike.word();
+        if is_own {
+            local_add(&entry.count, 1);
+        }
+        is_own
+    }
+
+    /// Takes an entry for `alike` and counts an allocation there. Returns its index; `None` if all are taken.
+    pub fn take(&self, alike: AlikeAllocations) -> Option<u32> {
+        // The number of entries is checked first, so that the counter never wraps around.
+        let is_full = self.taken.load(Ordering::Relaxed) >= Self::CAPACITY as u64;
+        let index = if is_full { return None } else { self.taken.fetch_add(1, Ordering::Relaxed) };
+        let entry = self.table.entries().get(index as usize)?;
+        entry.count.store(1, Ordering::Relaxed);
+        // Release: whoever sees the word sees its first count, and the stack in the log.
+        entry.alike.store(alike.word(), Ordering::Release);
+        self.table.use_entries(index as usize + 1);
+        Some(index as u32)
+    }
+}
+
+/// A reader's view of a table.
+#[derive(Clone, Copy, Debug)]
+pub struct CountsView<'a> {
+    entries: &'a [[AtomicU64; ENTRY_WORDS]],
+}
+
+impl<'a> CountsView<'a> {
+    /// Finds the table in the memory behind the answers of a region; `None` if there is none.
+    #[must_use]
+    pub fn find(tables: &'a [AtomicU64]) -> Option<Self> {
+        let TableView { used, entries, .. } = TableView::find(tables, TableKind::Counts)?;
+        let used = usize::try_from(used).map_or(entries.len(), |used| used.min(entries.len()));
+        Some(Self { entries: entries.get(..used)? })
+    }
+
+    /// The index of each entry in use, what it counts, and how many there have been. Several entries may count the same.
+    pub fn counts(self) -> impl Iterator<Item = (usize, AlikeAllocations, u64)> + 'a {
+        self.entries.iter().enumerate().filter_map(|(index, [alike, count])| {
+            // Acquire: the stack is in the log.
+            let alike = AlikeAllocations::from_word(alike.load(Ordering::Acquire))?;
+            Some((index, alike, count.load(Ordering::Relaxed)))
+        })
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    extern crate std;
+
+    use std::vec::Vec;
+
+    use super::*;
+    use crate::layout::PAGE;
+    use crate::live_table::with_memory;
+
+    fn with_table(body: impl FnOnce(&AllocationCounts, &[AtomicU64])) {
+        with_memory(AllocationCounts::LEN, |base, words| {
+            // SAFETY: zeroed, aligned, long enough, and alive until the end of this function.
+            body(&unsafe { AllocationCounts::format(base) }, words);
+        });
+    }
+
+    #[test]
+    fn allocations_are_counted_by_stack_and_size() {
+        with_table(|table, words| {
+            let [one, other] = [64, 128].map(|size| AlikeAllocations::new(0, size, 7));
+            let index = table.take(one).unwrap();
+            assert!(!table.count(index, other) && !table.count(index + 1, other));
+            for _ in 0..9 {
+                assert!(table.count(index, one));
+            }
+            let second = table.take(other).unwrap();
+            assert!(!table.count(u32::MAX, one));
+            let view = CountsView::find(words).unwrap();
+            let counts: Vec<_> = view.counts().collect();
+            assert_eq!(counts, [(index as usize, one, 10), (second as usize, other, 1)]);
+        });
+    }
+
+    #[test]
+    fn a_full_table_takes_no_more() {
+        with_table(|table, words| {
+            let alike = |size| AlikeAllocations::new(0, size, 1);
+            for size in 0..AllocationCounts::CAPACITY as u32 {
+                assert_eq!(table.take(alike(size)), Some(size));
+            }
+            assert_eq!((table.take(alike(0)), table.take(alike(0))), (None, None));
+            let counts = CountsView::find(words).unwrap().counts();
+            assert!(
+                counts.map(|(_, alike, count)| (alike.size(), count)).eq((0..1 << 17).map(|size| (size, 1)))
+            );
+        });
+    }
+
+    #[test]
+    fn what_a_writer_does_not_write_is_left_out() {
+        with_table(|table, words| {
+            let alike = AlikeAllocations::new(0, 64, 7);
+            let index = table.take(alike).unwrap() as usize;
+            // More than there are.
+            words[3].store(u64::MAX, Ordering::Relaxed);
+            let counts = || CountsView::find(words).unwrap().counts().collect::<Vec<_>>();
+            assert_eq!(counts(), [(index, alike, 1)]);
+            words[PAGE / 8 + 2 * index].store(alike.word() & !(1 << 63), Ordering::Relaxed);
+            assert_eq!(counts(), []);
+        });
+    }
+}
