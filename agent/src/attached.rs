@@ -62,6 +62,7 @@ unsafe extern "C" fn enter(call: *mut Call, apart: u64) -> u64 {
         _ => Err(b"the process holds an agent of another version".to_vec()),
     };
     kernel::set_process_directory(None);
+    handed::close_unused();
     let Err(text) = result else { return 0 };
     let bytes = text.len().min(call.reply_capacity as usize);
     // SAFETY: the recorder's reply buffer has this capacity.

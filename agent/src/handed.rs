@@ -41,6 +41,14 @@ pub(crate) fn region() -> Result<File, Errno> {
     Ok(File::own(REGION.swap(-1, Ordering::Relaxed) as usize))
 }
 
+/// Closes the file of a region that was not made.
+pub(crate) fn close_unused() {
+    let descriptor = REGION.swap(-1, Ordering::Relaxed);
+    if descriptor >= 0 {
+        drop(File::own(descriptor as usize));
+    }
+}
+
 /// Receives the files. The process directory is used from now on if this process has no /proc.
 pub(crate) fn receive() -> Result<(), Errno> {
     /// Receive timeout. The recorder polls every half millisecond, unless it has been killed.

@@ -285,6 +285,16 @@ pub(crate) unsafe fn advise(base: *mut u8, bytes: usize, advice: i32) -> Result<
     unsafe { call(libc::SYS_madvise, [base as usize, bytes, advice as usize, 0, 0, 0]) }.map(drop)
 }
 
+/// Backs a part of a mapping of a file, for writing. Before Linux 5.14 that is EINVAL.
+///
+/// # Safety
+/// The range must belong to the caller.
+pub(crate) unsafe fn populate(base: *mut u8, bytes: usize) -> Result<(), Errno> {
+    const MADV_POPULATE_WRITE: i32 = 23;
+    // SAFETY: the caller fulfils the contract; this advice only populates pages.
+    unsafe { advise(base, bytes, MADV_POPULATE_WRITE) }
+}
+
 /// Makes a part of a mapping readable only.
 ///
 /// # Safety

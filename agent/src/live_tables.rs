@@ -2,7 +2,9 @@
 
 use core::ptr::NonNull;
 
+use handler::activity::{self, Active};
 use handler::recording::Probe;
+use shm_format::layout::PAGE;
 use shm_format::{AllocationCounts, LiveBlocks, LiveMappings};
 
 use crate::config::Config;
@@ -29,7 +31,7 @@ fn has_mappings(config: &Config) -> bool {
 }
 
 fn blocks_len(config: &Config) -> usize {
-    blocks_capacity(config).map_or(0, LiveBlocks::len_for)
+    blocks_parts(config).map_or(0, |(first, second)| LiveBlocks::len_for(first, second))
 }
 
 /// Bytes of the table of allocation counts.
@@ -37,15 +39,16 @@ fn counts_len(config: &Config) -> usize {
     if config.allocations == 1 { AllocationCounts::LEN } else { 0 }
 }
 
-/// Entries of the table of live blocks; half of them suffice for 8 GiB at the default rate. `None` if allocations are
-/// not sampled.
-fn blocks_capacity(config: &Config) -> Option<usize> {
+/// Entries of both parts of the table of live blocks; half of the first suffice for 8 GiB at the default rate. `None` if
+/// allocations are not sampled.
+fn blocks_parts(config: &Config) -> Option<(usize, usize)> {
     const USUAL: u64 = 1 << 15;
-    const MOST: u64 = LiveBlocks::CAPACITY_MOST as u64;
+    const MOST: u64 = LiveBlocks::PART_MOST as u64;
     const HEAP: u64 = USUAL * (512 << 10);
     match config.allocations {
         0 => None,
-        mean => Some((HEAP / mean).clamp(USUAL, MOST).next_power_of_two() as usize),
+        1 => Some((LiveBlocks::FIRST, LiveBlocks::PART_MOST)),
+        mean => Some(((HEAP / mean).clamp(USUAL, MOST).next_power_of_two() as usize, 0)),
     }
 }
 
@@ -53,15 +56,22 @@ impl LiveTables {
     /// Creates the tables in a new file, from `offset` on.
     pub(crate) fn make(config: &Config, file: &File, offset: usize) -> Result<LiveTables, Errno> {
         // Allocate storage first: a store to a page without storage would raise SIGBUS.
-        match len(config) {
-            0 => {}
-            bytes => file.allocate(offset, bytes)?,
-        }
-        let blocks = blocks_capacity(config).map(|capacity| {
-            let base = map(file, offset, LiveBlocks::len_for(capacity))?;
-            // SAFETY: a new file's bytes are zero; they are backed, mapped, and never unmapped.
-            Ok(unsafe { LiveBlocks::format(base, capacity) })
+        let blocks = blocks_parts(config).map(|(first, second)| {
+            file.allocate(offset, LiveBlocks::len_for(first, 0))?;
+            let base = map(file, offset, LiveBlocks::len_for(first, second))?;
+            // SAFETY: a new file's bytes are zero; they are mapped, never unmapped, and those of the first part are backed.
+            let blocks = unsafe { LiveBlocks::format(base, first, second) };
+            // Later there will be no descriptor, and perhaps no permission.
+            if second > 0 && (activity::is_filtered() || !can_back(base)) {
+                let (start, bytes) = blocks.second_part();
+                blocks.set_second(file.allocate(offset + start, bytes).is_ok());
+            }
+            Ok(blocks)
         });
+        let rest = len(config) - blocks_len(config);
+        if rest > 0 {
+            file.allocate(offset + blocks_len(config), rest)?;
+        }
         let offset = offset + blocks_len(config);
         let counts = (counts_len(config) > 0).then(|| {
             let base = map(file, offset, AllocationCounts::LEN)?;
@@ -80,6 +90,28 @@ impl LiveTables {
             mappings: mappings.transpose()?,
         })
     }
+}
+
+/// Whether the kernel can back a table through its mapping, such as its first page.
+fn can_back(base: NonNull<u8>) -> bool {
+    // SAFETY: a page of the table's mapping.
+    unsafe { kernel::populate(base.as_ptr(), PAGE) }.is_ok()
+}
+
+/// Backs the second part of a table of live blocks, if that has not been tried yet. Any thread may do so, even in a signal
+/// handler of the program, and several at a time.
+#[cold]
+pub(crate) fn grow_blocks(blocks: &LiveBlocks) {
+    if !blocks.can_grow() {
+        return;
+    }
+    // Without permission the second part is given up, and the first filled.
+    let active = Active::enter();
+    let (start, bytes) = blocks.second_part();
+    let part = blocks.address().wrapping_add(start);
+    // SAFETY: inside the table's mapping.
+    let is_backed = active.is_some() && unsafe { kernel::populate(part, bytes) }.is_ok();
+    blocks.set_second(is_backed);
 }
 
 /// Maps a part of the file.

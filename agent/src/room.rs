@@ -20,9 +20,8 @@ const EXTENSIBLE: u32 = 2 << 20;
 /// Backs `bytes` of the region's file from `offset`, which are mapped at `start`: through the mapping, which needs no
 /// descriptor, or on kernels before 5.14 through the file's name. `None` if the file system is full.
 fn back(start: *mut u8, offset: usize, bytes: usize) -> Option<()> {
-    const MADV_POPULATE_WRITE: i32 = 23;
-    // SAFETY: inside the region's mapping; the advice only populates pages.
-    match unsafe { kernel::advise(start, bytes, MADV_POPULATE_WRITE) } {
+    // SAFETY: inside the region's mapping.
+    match unsafe { kernel::populate(start, bytes) } {
         Ok(()) => Some(()),
         Err(Errno(libc::EINVAL)) => {
             let region = agent::get()?.directory.open_region(agent::myself()?)?;

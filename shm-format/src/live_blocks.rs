@@ -1,7 +1,8 @@
 //! The table of live blocks: the sampled allocations that have not been freed.
 //!
 //! It is in the region's file, behind the answers, so that it survives its process however that ends. The writer finds a
-//! block by its address within a bounded window of entries. Threads and signal handlers use the table concurrently and
+//! block by its address within a bounded window of entries. A table may have a second part, which gets memory when the first
+//! is half full: most programs do without it. Threads and signal handlers use the table concurrently and
 //! wait-free. What must never happen here: an unbounded loop, or an address or index taken from the shared memory.
 
 use core::ptr::NonNull;
@@ -111,40 +112,119 @@ impl AllocationNonce {
 
 /// The writer's side of a table.
 #[derive(Debug)]
-pub struct LiveBlocks(LiveTable<Entry>);
+pub struct LiveBlocks {
+    table: LiveTable<Entry>,
+    /// Entries of the first part.
+    first: usize,
+    /// Entries of the first part that have ever been used.
+    taken: AtomicU64,
+    /// Whether the second part has memory: [`NONE`](Self::NONE), [`BACKED`](Self::BACKED) or [`REFUSED`](Self::REFUSED).
+    second: AtomicU64,
+}
 
 impl LiveBlocks {
-    /// Most entries of a table.
-    pub const CAPACITY_MOST: usize = TableKind::Blocks.capacity_most();
+    /// Entries of the first part of a table with two.
+    pub const FIRST: usize = 1 << 16;
+    /// Most entries of a part.
+    pub const PART_MOST: usize = 1 << 20;
 
-    /// Bytes of a table of `capacity` entries.
+    const NONE: u64 = 0;
+    const BACKED: u64 = 1;
+    const REFUSED: u64 = 2;
+
+    /// Bytes of a table whose parts have this many entries.
     #[must_use]
-    pub const fn len_for(capacity: usize) -> usize {
-        LiveTable::<Entry>::len_for(capacity)
+    pub const fn len_for(first: usize, second: usize) -> usize {
+        LiveTable::<Entry>::len_for(first + second)
     }
 
-    /// Makes a table of `capacity` entries, a power of two.
+    /// Makes a table whose parts have this many entries: powers of two; the second may be 0.
     ///
     /// # Safety
-    /// `base` is the start of [`len_for`](Self::len_for) zeroed bytes, aligned to a page, that stay mapped and backed.
+    /// `base` is the start of [`len_for`](Self::len_for) zeroed bytes, aligned to a page, that stay mapped. Those for the first
+    /// part are backed.
     #[must_use]
-    pub unsafe fn format(base: NonNull<u8>, capacity: usize) -> Self {
-        debug_assert!(capacity.is_power_of_two());
+    pub unsafe fn format(base: NonNull<u8>, first: usize, second: usize) -> Self {
+        debug_assert!(first.is_power_of_two() && (second == 0 || second.is_power_of_two()));
         // SAFETY: the caller promises the memory, and an entry consists of atomic words.
-        Self(unsafe { LiveTable::format(base, capacity, TableKind::Blocks) })
+        let table = unsafe { LiveTable::format(base, first + second, TableKind::Blocks) };
+        table.use_entries(first);
+        Self { table, first, taken: AtomicU64::new(0), second: AtomicU64::new(Self::NONE) }
     }
 
-    /// The entries in which the block at `address` may be.
-    fn window(&self, address: u64) -> impl Iterator<Item = &Entry> {
-        let first = ((address >> 4).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as usize;
-        let (entries, mask) = (self.0.entries(), self.0.capacity() - 1);
-        (0..WINDOW).filter_map(move |step| entries.get(first.wrapping_add(step) & mask))
+    /// Whether the second part had better get memory: see [`second_part`](Self::second_part).
+    #[inline]
+    pub fn is_crowded(&self) -> bool {
+        self.taken.load(Ordering::Relaxed) >= self.first as u64 / 2 && self.can_grow()
+    }
+
+    /// Whether there is a second part that has no memory yet.
+    #[must_use]
+    pub fn can_grow(&self) -> bool {
+        self.second.load(Ordering::Relaxed) == Self::NONE && self.table.capacity() > self.first
+    }
+
+    /// Where the table begins.
+    #[must_use]
+    pub fn address(&self) -> *mut u8 {
+        self.table.address()
+    }
+
+    /// The memory of the second part in the table: offset and length in bytes, whole pages.
+    #[must_use]
+    pub fn second_part(&self) -> (usize, usize) {
+        let start = LiveTable::<Entry>::len_for(self.first);
+        (start, LiveTable::<Entry>::len_for(self.table.capacity()) - start)
+    }
+
+    /// Begins to use the second part, which is backed now, or gives it up.
+    pub fn set_second(&self, is_backed: bool) {
+        if is_backed {
+            self.table.use_entries(self.table.capacity());
+        }
+        let state = if is_backed { Self::BACKED } else { Self::REFUSED };
+        // Release: whoever uses it finds it backed. The first of several threads decides.
+        let _ = self.second.compare_exchange(Self::NONE, state, Ordering::Release, Ordering::Relaxed);
+    }
+
+    /// The entries of both parts.
+    #[inline]
+    fn parts(&self) -> (&[Entry], &[Entry]) {
+        let (first, second) = self.table.entries().split_at_checked(self.first).unwrap_or_default();
+        // Acquire: pairs with the release in `set_second`.
+        let is_backed = self.second.load(Ordering::Acquire) == Self::BACKED;
+        (first, if is_backed { second } else { &[] })
     }
 
     /// The entry with this address, freed or not; otherwise the one to use for it.
+    #[inline]
     fn find(&self, address: u64) -> Found<'_> {
+        let (first, second) = self.parts();
+        if second.is_empty() {
+            return Self::find_in(first, address);
+        }
+        let newer = Self::find_in(second, address);
+        if let Found::Own(..) = newer {
+            return newer;
+        }
+        match (newer, Self::find_in(first, address)) {
+            (Found::Free(entry, before), Found::Free(..) | Found::NoRoom) => Found::Free(entry, before),
+            (_, older) => older,
+        }
+    }
+
+    /// The entries of a part in which the block at `address` may be. The number of entries is a power of two.
+    #[inline]
+    fn window(part: &[Entry], address: u64) -> impl Iterator<Item = &Entry> {
+        let first = ((address >> 4).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as usize;
+        let mask = part.len().wrapping_sub(1);
+        (0..WINDOW).filter_map(move |step| part.get(first.wrapping_add(step) & mask))
+    }
+
+    #[inline]
+    fn find_in(part: &[Entry], address: u64) -> Found<'_> {
         let mut gone = None;
-        for entry in self.window(address) {
+        for entry in Self::window(part, address) {
             let found = entry.address.load(Ordering::Acquire);
             if found & !GONE == address {
                 return Found::Own(entry, found);
@@ -162,7 +242,9 @@ impl LiveBlocks {
     /// Prefetches what the insertion of that block will read.
     #[inline]
     pub fn expect(&self, address: u64) {
-        if let Some(entry) = self.window(address).next() {
+        let (first, second) = self.parts();
+        let part = if second.is_empty() { first } else { second };
+        if let Some(entry) = Self::window(part, address).next() {
             prefetch(&entry.address);
         }
     }
@@ -185,10 +267,13 @@ impl LiveBlocks {
                 entry.id.store(id.0, Ordering::Relaxed);
                 // Whoever sees the address sees its id.
                 entry.address.store(address, Ordering::Release);
+                if before == NEVER {
+                    self.taken.fetch_add(1, Ordering::Relaxed);
+                }
                 return Inserted::New;
             }
         }
-        self.0.miss();
+        self.table.miss();
         Inserted::NoRoom
     }
 
@@ -236,8 +321,9 @@ impl<'a> BlocksView<'a> {
     /// Finds the table in the memory behind the answers of a region; `None` if there is none.
     #[must_use]
     pub fn find(tables: &'a [AtomicU64]) -> Option<Self> {
-        TableView::find(tables, TableKind::Blocks)
-            .map(|TableView { untracked, entries, .. }| Self { untracked, entries })
+        let TableView { untracked, used, entries } = TableView::find(tables, TableKind::Blocks)?;
+        let used = usize::try_from(used).map_or(entries.len(), |used| used.min(entries.len()));
+        Some(Self { untracked, entries: entries.get(..used)? })
     }
 
     /// The blocks that have not been freed.
@@ -260,9 +346,13 @@ mod tests {
     use crate::live_table::with_memory;
 
     fn with_table(capacity: usize, body: impl FnOnce(&LiveBlocks, &[AtomicU64])) {
-        with_memory(LiveBlocks::len_for(capacity), |base, words| {
+        with_parts(capacity, 0, body);
+    }
+
+    fn with_parts(first: usize, second: usize, body: impl FnOnce(&LiveBlocks, &[AtomicU64])) {
+        with_memory(LiveBlocks::len_for(first, second), |base, words| {
             // SAFETY: zeroed, aligned, long enough, and alive until the end of this function.
-            body(&unsafe { LiveBlocks::format(base, capacity) }, words);
+            body(&unsafe { LiveBlocks::format(base, first, second) }, words);
         });
     }
 
@@ -300,7 +390,7 @@ mod tests {
                 }
             }
             let taken =
-                table.0.entries().iter().filter(|entry| entry.address.load(Ordering::Relaxed) != NEVER);
+                table.table.entries().iter().filter(|entry| entry.address.load(Ordering::Relaxed) != NEVER);
             assert_eq!(taken.count(), 20);
             // Other addresses may have them.
             for block in 100..10_000u64 {
@@ -322,6 +412,49 @@ mod tests {
         });
     }
 
+    /// Blocks of before are found again, and their addresses reused.
+    #[test]
+    fn a_second_part_takes_what_the_first_does_not() {
+        with_parts(256, 4096, |table, words| {
+            let insert = |block: u64| table.insert(block << 4, BlockId(block));
+            let blocks = 1..=3000u64;
+            let crowded = blocks.clone().find(|block| {
+                assert_eq!(insert(*block), Inserted::New, "{block}");
+                table.is_crowded()
+            });
+            assert_eq!(crowded, Some(128));
+            assert_eq!(table.second_part(), (2 * PAGE, 16 * PAGE));
+            assert!(words[2 * PAGE / 8..].iter().all(|word| word.load(Ordering::Relaxed) == 0));
+            table.set_second(true);
+            table.set_second(false);
+            assert!(!table.is_crowded());
+            (129..=3000).for_each(|block| assert_eq!(insert(block), Inserted::New, "{block}"));
+            assert_eq!(insert(5), Inserted::Replaced);
+            for block in (1..=3000).step_by(2) {
+                assert_eq!(table.remove(block << 4), Some(BlockId(block)));
+            }
+            (1..=100).for_each(|block| assert_eq!(table.remove(block << 4).is_some(), block % 2 == 0));
+            let left: Vec<_> = BlocksView::find(words).unwrap().ids().map(|id| id.0).collect();
+            assert_eq!(left.len(), 1450);
+            assert!(left.iter().all(|block| *block > 100 && block % 2 == 0));
+        });
+    }
+
+    #[test]
+    fn without_a_second_part_the_first_is_filled() {
+        with_parts(64, 4096, |table, words| {
+            (1..=32u64).for_each(|block| assert_eq!(table.insert(block << 4, BlockId(block)), Inserted::New));
+            assert!(table.is_crowded());
+            table.set_second(false);
+            assert!(!table.is_crowded());
+            let kept =
+                (33..=200u64).filter(|block| table.insert(block << 4, BlockId(*block)) == Inserted::New);
+            let kept = kept.count();
+            let view = BlocksView::find(words).unwrap();
+            assert_eq!((view.ids().count(), view.untracked), (32 + kept, 168 - kept as u64));
+        });
+    }
+
     /// free(NULL) is usual.
     #[test]
     fn no_block_is_at_an_address_that_marks_entries() {
@@ -340,7 +473,9 @@ mod tests {
         with_table(64, |_, words| {
             assert!(BlocksView::find(&words[..words.len() - 1]).is_some(), "the last page is not full");
             assert!(BlocksView::find(&words[..PAGE / 8 + 127]).is_none());
-            for capacity in [65 + (PAGE as u64 - 1024) / 16, LiveBlocks::CAPACITY_MOST as u64 + 1, u64::MAX] {
+            for capacity in
+                [65 + (PAGE as u64 - 1024) / 16, TableKind::Blocks.capacity_most() as u64 + 1, u64::MAX]
+            {
                 words[1].store(capacity, Ordering::Relaxed);
                 assert!(BlocksView::find(words).is_none(), "{capacity}");
             }

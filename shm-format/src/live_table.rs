@@ -44,7 +44,7 @@ impl TableKind {
     /// Most entries. The kernel allows a process eight times as many mappings (vm.max_map_count).
     pub(crate) const fn capacity_most(self) -> usize {
         match self {
-            Self::Blocks => 1 << 20,
+            Self::Blocks => (1 << 16) + (1 << 20),
             Self::Counts => 1 << 17,
             Self::Mappings => 1 << 13,
         }
@@ -103,6 +103,10 @@ impl<E> LiveTable<E> {
     fn head(&self) -> &Head {
         // SAFETY: the caller of `format` promised a mapped, aligned header.
         unsafe { self.base.cast::<Head>().as_ref() }
+    }
+
+    pub(crate) fn address(&self) -> *mut u8 {
+        self.base.as_ptr()
     }
 
     pub(crate) fn capacity(&self) -> usize {

@@ -115,6 +115,24 @@ fn equal_allocations_share_a_sample() {
     assert!(bytes < allocations, "{bytes} bytes for {allocations} allocations");
 }
 
+/// More than the first part of the table of live blocks holds.
+#[test]
+fn many_live_blocks_have_their_sites() {
+    let recording = recorder("alloc:all").record(&Target::c("heap_sites").build(), &["70000", "hold"]);
+    assert_all_there(&recording.file);
+    assert_exact(&recording.file, &recording.outcome.stdout, ALLOCATED);
+}
+
+/// The same, where the process may not back memory once it allocates.
+#[test]
+fn many_live_blocks_behind_a_filter_of_system_calls() {
+    const BLOCKS: u64 = 300_000;
+    let recording = recorder("alloc:all").record(&Target::c("heap_filtered").build(), &[BLOCKS.to_string()]);
+    assert_eq!(recording.outcome.status, 0, "{}", recording.outcome.stderr);
+    assert_all_there(&recording.file);
+    assert_eq!(folded(&recording.file, "inuse_objects").inclusive("site"), BLOCKS);
+}
+
 /// More stacks than are remembered, more sizes than are told apart: each path has its own allocations.
 #[test]
 fn every_path_has_its_allocations() {

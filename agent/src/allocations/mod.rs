@@ -22,6 +22,7 @@ use shm_format::{AllocationNonce, BlockId, Inserted, LiveBlocks, Repeat};
 use crate::agent;
 use crate::journal;
 use crate::link_map;
+use crate::live_tables;
 use countdown::Countdown;
 use entry::{ALLOCATING, Call, Kind, mode};
 
@@ -206,6 +207,9 @@ fn put_in(block: u64, id: BlockId) {
     let counted = count(page);
     if live.insert(block, id) != Inserted::New && counted {
         less(page);
+    }
+    if live.is_crowded() {
+        live_tables::grow_blocks(live);
     }
 }
 

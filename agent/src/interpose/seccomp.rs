@@ -18,6 +18,7 @@ use crate::agent::{self, Agent};
 use crate::call_filter;
 use crate::journal;
 use crate::kernel;
+use crate::live_tables;
 use crate::lock::Masked;
 use crate::preload;
 use crate::process;
@@ -82,6 +83,9 @@ fn filtering(filter: Filter, install: impl FnOnce() -> c_long) -> c_long {
     let (before, permitted) = (activity::is_filtered(), call_filter::permit_agents());
     if let Some(recording) = own_recording() {
         journal::make_log(recording, LOG);
+        if let Some(blocks) = &recording.live_blocks {
+            live_tables::grow_blocks(blocks);
+        }
     }
     activity::announce_filter();
     // Threads inside the agent finish soon, unless killed there (a child of `vfork` shares the count).
