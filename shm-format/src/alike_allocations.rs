@@ -35,6 +35,12 @@ impl AlikeAllocations {
         self.0
     }
 
+    /// The same of another recording.
+    #[must_use]
+    pub const fn of_recording(self, recording: u64) -> Self {
+        Self::new(recording, self.size() as u32, self.stack())
+    }
+
     /// Whether they are of the recording of this number, of which the low 4 bits are used.
     #[must_use]
     pub const fn is_of_recording(self, recording: u64) -> bool {
@@ -65,6 +71,7 @@ mod tests {
             for alike in alike {
                 assert_eq!((alike.stack(), alike.size()), (stack, size.into()));
                 assert_eq!(AlikeAllocations::from_word(alike.word()), Some(alike));
+                assert_eq!(alike.of_recording(1), AlikeAllocations::new(1, size, stack));
             }
             assert_eq!([0, 1, 15, 16].map(|it| alike[0].is_of_recording(it)), [true, false, false, true]);
             assert!(alike[0] != alike[1] && alike[1] != alike[2]);

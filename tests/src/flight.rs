@@ -13,23 +13,27 @@ use crate::binary::{agent, selfwind};
 use crate::scratch::Scratch;
 use crate::target::Target;
 
-/// `spin` under the agent, with a runtime directory of its own. Killed at the end.
+/// A program under the agent, with a runtime directory of its own. Killed at the end.
 pub struct Flight {
     scratch: Scratch,
     child: Child,
 }
 
 impl Flight {
-    /// Started, with `settings` in its environment, and computing.
+    /// `spin`, started with `settings` in its environment, and computing.
     pub fn start(settings: &[(&str, &str)]) -> Self {
+        Self::of(Command::new(Target::c("spin").build()).arg("60000").env("LD_PRELOAD", agent()), settings)
+    }
+
+    /// A program that says "ready".
+    pub fn of(command: &mut Command, settings: &[(&str, &str)]) -> Self {
         let scratch = Scratch::new();
         let runtime = scratch.join("run");
         fs::create_dir(&runtime).expect("a new directory");
         fs::set_permissions(&runtime, fs::Permissions::from_mode(0o700)).expect("our directory");
-        let mut command = Command::new(Target::c("spin").build());
-        command.arg("60000").env("LD_PRELOAD", agent()).env("XDG_RUNTIME_DIR", &runtime);
+        command.env("XDG_RUNTIME_DIR", &runtime);
         command.envs(settings.iter().copied()).stdin(Stdio::null()).stdout(Stdio::piped());
-        let mut child = command.spawn().expect("spin runs");
+        let mut child = command.spawn().expect("it runs");
         let mut said = String::new();
         BufReader::new(child.stdout.as_mut().expect("piped")).read_line(&mut said).expect("a line");
         assert_eq!(said, "ready\n");

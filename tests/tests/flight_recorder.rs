@@ -129,3 +129,20 @@ fn a_truncated_region_does_not_kill_its_recorder() {
         assert!(after.stderr.contains("selfwind: process"), "{after:?}");
     }
 }
+
+/// Equal allocations are one sample in any number of recordings.
+#[test]
+fn many_recordings_of_one_process_share_samples() {
+    let library = run(Command::new(selfwind()).args(["agent-path", "-e", "alloc"])).stdout;
+    let mut program = Command::new(Target::c("heap_steady").build());
+    let flight = Flight::of(program.env("LD_PRELOAD", library.trim()), &[("SELFWIND_EVENT", "alloc:all")]);
+    for _ in 0..70 {
+        let outcome = run(&mut flight.record(&["-q", "-d", "0.01"], "short.data"));
+        assert_eq!(outcome.status, 0, "{outcome:?}");
+    }
+    let outcome = run(&mut flight.record(&["-d", "1"], "last.data"));
+    assert_eq!(outcome.status, 0, "{outcome:?}");
+    let stats = stats(&flight.file("last.data"));
+    let (samples, bytes) = (stats.number("samples"), stats.number("bytes"));
+    assert!(samples > 100_000 && bytes < samples, "{samples} samples in {bytes} bytes");
+}

@@ -94,18 +94,23 @@ pub(crate) fn write(
         recent.miss();
         return walk(recording, slot, caller, allocation);
     };
+    let (recordings, is_flight) = (recording.region.recordings(), recording.region.mode() == Mode::Overwrite);
+    // A flight recorder's counts only tell what is shared. They serve for all of its recordings.
+    let number = if is_flight { 0 } else { recordings };
     let counts = recording.allocation_counts.as_ref();
-    let counted = counts
-        .and_then(|counts| recent.count(index, recording.region.recordings(), allocation.size(), counts));
+    let counted = counts.and_then(|counts| recent.count(index, number, allocation.size(), counts));
     let (repeat, id) = match counted {
-        Some(alike) if recording.region.mode() == Mode::Discard => {
+        Some(alike) if !is_flight => {
             return Written {
                 committed: Ok(Committed::UNNOTICED),
                 end: End::Root,
                 id: BlockId(alike.word()),
             };
         }
-        Some(alike) => (Repeat::Alike(alike), BlockId(alike.word())),
+        Some(alike) => {
+            let alike = alike.of_recording(recordings);
+            (Repeat::Alike(alike), BlockId(alike.word()))
+        }
         None => (Repeat::Single { stack, nonce: allocation.0 }, allocation.id(slot.sequence())),
     };
     Written { committed: slot.cursor.repeat(&recording.region, repeat, clock::now), end: End::Root, id }
