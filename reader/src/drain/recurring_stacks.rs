@@ -18,7 +18,7 @@ pub(super) struct RecurringStacks {
     /// When modules were unloaded, and how many frames the stacks had that were in the log before: these stacks do not
     /// recur. In order of time.
     unloads: Vec<(usize, u64)>,
-    /// When threads ended, by their numbers.
+    /// When the threads of the stacks ended, by their numbers; `u64::MAX` while they run.
     thread_ends: HashMap<u32, u64, FixedState>,
 }
 
@@ -48,6 +48,7 @@ impl RecurringStacks {
         self.frames.extend(stack.frames.iter().rev());
         let known = Known { tid: stack.tid, seq: stack.seq, frames: start..self.frames.len() };
         self.known.insert(stack.id, known);
+        self.thread_ends.entry(stack.seq).or_insert(u64::MAX);
     }
 
     /// Notes that a module was unloaded then (CLOCK_MONOTONIC, ns). Stacks of before are not found again by the process.
@@ -60,8 +61,8 @@ impl RecurringStacks {
 
     /// Notes that a thread ended then (CLOCK_MONOTONIC, ns).
     pub(super) fn thread_ended(&mut self, seq: u32, ns: u64) {
-        if !self.known.is_empty() {
-            self.thread_ends.insert(seq, ns);
+        if let Some(end) = self.thread_ends.get_mut(&seq) {
+            *end = ns;
         }
     }
 
@@ -104,6 +105,8 @@ mod tests {
             [Some(99), Some(u64::MAX - 1), Some(u64::MAX - 1), None]
         );
         stacks.thread_ended(2, 150);
+        stacks.thread_ended(9, 150);
+        assert_eq!(stacks.thread_ends.len(), 2, "threads without stacks are not kept");
         stacks.module_unloaded(200);
         assert_eq!([1, 2, 3].map(|id| until(&stacks, id)), [Some(99), Some(199), Some(149)]);
         let found = stacks.get(3).expect("a stack");
