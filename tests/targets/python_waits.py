@@ -6,7 +6,7 @@ import os
 import threading
 import time
 
-ROUNDS = 5
+ROUNDS = 10
 SECONDS = 0.04
 waited = {}
 

@@ -98,7 +98,10 @@ fn assert_in_place(what: &str, folded: &Folded) {
         if called.contains(&"in_thread") {
             assert!(!called.contains(&"main"), "{what}: another thread's: {stack:?}");
         }
-        let internal = stack.iter().find(|element| element.starts_with("_PyEval_EvalFrame"));
+        // Before a call has passed its PLT entry, there is no Python function yet.
+        let is_internal =
+            |element: &&String| element.starts_with("_PyEval_EvalFrame") && !element.ends_with("@plt");
+        let internal = stack.iter().find(is_internal);
         assert!(called.is_empty() || internal.is_none(), "{what}: {stack:?}");
     }
 }
@@ -198,7 +201,8 @@ fn waits_have_their_functions() {
             let is_it = |(stack, _): &&(Vec<String>, u64)| functions(stack).join(" ") == chain;
             let found: u64 = blocked.stacks.iter().filter(is_it).map(|(_, weight)| weight).sum();
             let expected = if minor < 10 { 0 } else { said(name) };
-            let range = expected * 9 / 10..=expected * 11 / 10;
+            // When the recorder gets no processor for a while, it cannot divide that time between one wait and the next.
+            let range = expected * 17 / 20..=expected * 23 / 20;
             assert!(range.contains(&found), "{what}: {name}: {found} us of {expected}: {blocked:#?}");
         }
         // Each is where it belongs among the native frames.
