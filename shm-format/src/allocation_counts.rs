@@ -2,9 +2,9 @@
 //!
 //! Nearly all allocations of a program come from a few thousand stacks, each of a few sizes. A count costs less than a
 //! record, to the program and to the reader, who takes differences. (In a flight recorder each allocation has a record besides,
-//! which is overwritten in its turn.) The table is in the region's file, behind the answers, so
-//! that it survives its process however that ends. A stack belongs to one thread, so only that thread changes the entry. What
-//! must never happen here: an index taken from the shared memory, or a count in an entry of others.
+//! which is overwritten in its turn.) The table is in the region's file, behind the answers, so that it survives its process
+//! however that ends. A stack belongs to one thread, so only that thread changes the entry. What must never happen here: an
+//! index taken from the shared memory, or a count in an entry of others.
 
 use core::ptr::NonNull;
 
@@ -85,9 +85,7 @@ impl<'a> CountsView<'a> {
     /// Finds the table in the memory behind the answers of a region; `None` if there is none.
     #[must_use]
     pub fn find(tables: &'a [AtomicU64]) -> Option<Self> {
-        let TableView { used, entries, .. } = TableView::find(tables, TableKind::Counts)?;
-        let used = usize::try_from(used).map_or(entries.len(), |used| used.min(entries.len()));
-        Some(Self { entries: entries.get(..used)? })
+        TableView::find(tables, TableKind::Counts).map(|TableView { entries, .. }| Self { entries })
     }
 
     /// The index of each entry in use, what it counts, and how many there have been. Several entries may count the same.

@@ -321,9 +321,8 @@ impl<'a> BlocksView<'a> {
     /// Finds the table in the memory behind the answers of a region; `None` if there is none.
     #[must_use]
     pub fn find(tables: &'a [AtomicU64]) -> Option<Self> {
-        let TableView { untracked, used, entries } = TableView::find(tables, TableKind::Blocks)?;
-        let used = usize::try_from(used).map_or(entries.len(), |used| used.min(entries.len()));
-        Some(Self { untracked, entries: entries.get(..used)? })
+        TableView::find(tables, TableKind::Blocks)
+            .map(|TableView { untracked, entries }| Self { untracked, entries })
     }
 
     /// The blocks that have not been freed.

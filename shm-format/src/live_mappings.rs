@@ -126,6 +126,7 @@ impl LiveMappings {
     pub unsafe fn format(base: NonNull<u8>, capacity: usize) -> Self {
         // SAFETY: the caller promises the memory, and an entry consists of atomic words.
         let table = unsafe { LiveTable::format(base, capacity, TableKind::Mappings) };
+        table.use_entries(capacity);
         Self { table, used: AtomicU64::new(0), busy: AtomicU64::new(0) }
     }
 
@@ -213,7 +214,7 @@ impl<'a> MappingsView<'a> {
     #[must_use]
     pub fn find(tables: &'a [AtomicU64]) -> Option<Self> {
         TableView::find(tables, TableKind::Mappings)
-            .map(|TableView { untracked, entries, .. }| Self { untracked, entries })
+            .map(|TableView { untracked, entries }| Self { untracked, entries })
     }
 
     /// The live parts: id of the mapping and size in bytes of each part.

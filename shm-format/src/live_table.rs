@@ -87,8 +87,8 @@ impl<E> LiveTable<E> {
     /// Initializes a table with `capacity` entries.
     ///
     /// # Safety
-    /// `base` must point to [`len_for`](Self::len_for) zeroed, page-aligned bytes that stay mapped and backed. `E` must
-    /// consist of atomic words, for which any bytes are valid, as many as `kind` says.
+    /// `base` must point to [`len_for`](Self::len_for) zeroed, page-aligned bytes that stay mapped. The header must be backed,
+    /// and an entry before it is used. `E` must consist of atomic words, for which any bytes are valid, as many as `kind` says.
     pub(crate) unsafe fn format(base: NonNull<u8>, capacity: usize, kind: TableKind) -> Self {
         const { assert!(size_of::<E>().is_multiple_of(WORD)) };
         debug_assert!(capacity <= kind.capacity_most() && size_of::<E>() == kind.entry_words() * WORD);
@@ -133,7 +133,7 @@ impl<E> LiveTable<E> {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct TableView<'a, const WORDS: usize> {
     pub(crate) untracked: u64,
-    pub(crate) used: u64,
+    /// Those that may be in use.
     pub(crate) entries: &'a [[AtomicU64; WORDS]],
 }
 
@@ -147,9 +147,11 @@ impl<'a, const WORDS: usize> TableView<'a, WORDS> {
             let capacity = usize::try_from(capacity).ok().filter(|it| *it <= found.capacity_most())?;
             let words = capacity * found.entry_words();
             if found == kind {
-                let entries = tables.get(PAGE / WORD..)?.get(..words)?.as_chunks().0;
+                let entries: &[_] = tables.get(PAGE / WORD..)?.get(..words)?.as_chunks().0;
+                let used =
+                    usize::try_from(used.load(Ordering::Acquire)).map_or(capacity, |it| it.min(capacity));
                 let untracked = untracked.load(Ordering::Relaxed);
-                return Some(Self { untracked, used: used.load(Ordering::Acquire), entries });
+                return Some(Self { untracked, entries: entries.get(..used)? });
             }
             tables = tables.get((PAGE + words * WORD).next_multiple_of(PAGE) / WORD..)?;
         }

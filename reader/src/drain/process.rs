@@ -157,12 +157,12 @@ impl Process {
         self.superseded = true;
     }
 
-    /// The process that it is an image of.
     /// The file of its region.
     pub(super) fn path(&self) -> &Path {
         &self.path
     }
 
+    /// The process that it is an image of.
     pub(super) fn located(&self) -> Located {
         self.located
     }
