@@ -11,7 +11,7 @@ use crate::agent;
 use crate::kernel::{self, Errno};
 
 /// Up to this many threads each get a chunk before their first sample. Of more threads, not all start sampling at once.
-const BUSY: usize = 512;
+const BUSY: usize = 1024;
 /// Spare chunks for further threads.
 const SPARE: u32 = 32;
 /// Bytes of chunks that are mapped beyond the backed ones, for the reader to back.

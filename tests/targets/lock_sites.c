@@ -1,12 +1,15 @@
 // Known waits: each kind of lock has a function that waits and one that keeps it waiting in another thread. Prints per
-// kind the number of waits and their duration, by the waiting thread's own clock.
+// kind the number of waits, how many of them blocked, the duration of those by the waiting thread's own clock, and for how
+// much of that the thread was runnable and had no processor (ns, by the kernel).
 // usage: lock_sites ROUNDS
 #define _GNU_SOURCE
+#include <fcntl.h>
 #include <pthread.h>
 #include <semaphore.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/resource.h>
 #include <sys/syscall.h>
 #include <threads.h>
 #include <time.h>
@@ -35,6 +38,22 @@ static unsigned long now(void) {
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);
     return t.tv_sec * 1000000000ul + t.tv_nsec;
+}
+
+static int schedstat;
+
+static unsigned long unscheduled(void) {
+    char text[64] = "";
+    unsigned long ran, ready;
+    if (pread(schedstat, text, sizeof text - 1, 0) < 0 || sscanf(text, "%lu %lu", &ran, &ready) != 2)
+        abort();
+    return ready;
+}
+
+static long blocked(void) {
+    struct rusage use;
+    getrusage(RUSAGE_THREAD, &use);
+    return use.ru_nvcsw;
 }
 
 static void pause_ns(long ns) { nanosleep(&(struct timespec){0, ns}, NULL); }
@@ -153,21 +172,29 @@ int main(int argc, char **argv) {
     pthread_barrier_init(&barrier, NULL, 2);
     pthread_t other;
     pthread_create(&other, NULL, holder, NULL);
-    unsigned long waited[KINDS] = {0}, round = 0;
+    unsigned long waits[KINDS] = {0}, waited[KINDS] = {0}, ready_for[KINDS] = {0}, round = 0;
+    schedstat = open("/proc/thread-self/schedstat", O_RDONLY);
     for (unsigned long i = 0; i < rounds; i++)
         for (unsigned long kind = 0; kind < KINDS; kind++) {
             round++;
             until(&ready, round);
             kinds[kind].before();
             atomic_store(&begun, round);
-            unsigned long start = now();
+            long times = blocked();
+            unsigned long before = unscheduled(), start = now();
             kinds[kind].wait();
-            waited[kind] += now() - start;
+            unsigned long took = now() - start;
+            // A thread that is interrupted before it waits may find the lock free.
+            if (blocked() != times) {
+                waits[kind]++;
+                waited[kind] += took;
+                ready_for[kind] += unscheduled() - before;
+            }
             kinds[kind].after();
             atomic_store(&done, round);
         }
     pthread_join(other, NULL);
     for (unsigned long kind = 0; kind < KINDS; kind++)
-        printf("%s %lu %lu\n", kinds[kind].name, rounds, waited[kind]);
+        printf("%s %lu %lu %lu %lu\n", kinds[kind].name, rounds, waits[kind], waited[kind], ready_for[kind]);
     return 0;
 }

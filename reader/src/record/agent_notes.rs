@@ -3,6 +3,7 @@
 //! A command has the terminal to itself while it runs. What must never happen here: a message in the middle of a line that
 //! the command writes.
 
+use rustix::io::Errno;
 use selfwind_profile::profile_file::{ProcessInfo, Setting};
 use shm_format::injection::Call;
 
@@ -56,7 +57,10 @@ impl AgentNotes {
             // From one recorder to another.
             _ => [Call::SETTING, Call::RECORDER].contains(&key.as_bytes()) || value == NOTHING_MISSING,
         };
-        let note = format!("{key}: {value}");
+        let note = match value.strip_prefix("errno ").and_then(|number| number.parse().ok()) {
+            Some(number) => format!("{key}: {}", explain(key, number)),
+            None => format!("{key}: {value}"),
+        };
         if is_expected {
             self.notices.detail(note);
         } else if !self.notes.contains(&note) {
@@ -84,4 +88,16 @@ impl AgentNotes {
     pub(super) fn explain_missing_samples(&self) -> bool {
         self.notes.iter().any(|note| note.starts_with(NOT_SAMPLED))
     }
+}
+
+/// The kernel's error, and the limit that it usually comes from.
+fn explain(key: &str, number: i32) -> String {
+    let error = std::io::Error::from_raw_os_error(number);
+    let limit = match Errno::from_raw_os_error(number) {
+        Errno::PERM if key.contains("events") => "locked memory (ulimit -l, kernel.perf_event_mlock_kb)",
+        Errno::MFILE => "open files (ulimit -n)",
+        Errno::AGAIN => "timers (ulimit -i)",
+        _ => return error.to_string(),
+    };
+    format!("{error}: the limit on {limit}")
 }
