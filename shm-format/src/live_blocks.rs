@@ -196,7 +196,8 @@ impl LiveBlocks {
         (first, if is_backed { second } else { &[] })
     }
 
-    /// The entry with this address, freed or not; otherwise the one to use for it.
+    /// The entry with this address, freed or not; otherwise the one to use for it. A freed entry of the first part is not used
+    /// again where the second has room, so that in the end most blocks are found with one look.
     #[inline]
     fn find(&self, address: u64) -> Found<'_> {
         let (first, second) = self.parts();
@@ -208,7 +209,8 @@ impl LiveBlocks {
             return newer;
         }
         match (newer, Self::find_in(first, address)) {
-            (Found::Free(entry, before), Found::Free(..) | Found::NoRoom) => Found::Free(entry, before),
+            (_, Found::Own(entry, before)) if before == address => Found::Own(entry, before),
+            (Found::Free(entry, before), _) => Found::Free(entry, before),
             (_, older) => older,
         }
     }

@@ -7,7 +7,7 @@
 //! fast steps walked to the root are kept. What must never happen here: accepting a stack of which one word was not
 //! compared. If one word differs, so does the hash; that several differences cancel out has a probability of 2^-64.
 
-use crate::arch::{Registers, WORD};
+use crate::arch::{Registers, WORD, native};
 use crate::frame_distances;
 use crate::memory::Memory;
 use crate::stack_cache::StackCache;
@@ -242,6 +242,18 @@ impl<N: Copy> KnownStacks<N> {
             }
         }
         self.last = index as u32;
+        self.expect_next();
+    }
+
+    /// Prefetches the stack that followed this one the last time: the table is larger than the caches near a core.
+    #[inline]
+    fn expect_next(&self) {
+        let Some(last) = self.stacks.get(self.last as usize) else { return };
+        let [next, ..] = last.followers;
+        let Some(next) = self.stacks.get(next.index()) else { return };
+        native::prefetch(&next.sp);
+        // The offsets of 64 words.
+        native::prefetch(next.offsets.get(..64).unwrap_or(&[]));
     }
 
     /// Whether a walk would find the stack at `index`.
