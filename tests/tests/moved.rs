@@ -21,6 +21,8 @@ const PYTHON: &str =
 const NODE: &str = "let t = 0; for (let r = 0; r < 30; r++) { const a = []; for (let i = 0; i < 20000; i++) \
                     a.push({k: 'x' + i * r % 997, v: i}); a.sort((x, y) => x.k < y.k ? -1 : 1); \
                     t += JSON.parse(JSON.stringify(a)).length }";
+const SQL: &str = "create table t(a); with recursive c(x) as (values(1) union all select x + 1 from c where x < 99999) \
+                   insert into t select hex(x) from c; select count(distinct a) from t;";
 const KERNEL: &str = "dd if=/dev/zero of=/dev/null bs=64k count=30000 2>/dev/null; ls -lR /usr/share/doc";
 
 /// A root directory with `selfwind` and its libraries, in a directory that no program looks into by itself.
@@ -65,20 +67,26 @@ fn all_exports_are_the_same_where_nothing_is() {
     let jail = Jail::new(scratch.join("jail"));
     let thrown = Target::cpp("throw").build();
     let inlined = Target::rust("inlined").build();
-    let programs: [(&str, &Path, &[&str]); 5] = [
-        ("cpp", &thrown, &[]),
-        ("rust", &inlined, &[]),
-        ("python", Path::new("/usr/bin/python3"), &["-c", PYTHON]),
-        ("node", Path::new("/usr/bin/env"), &["node", "--perf-basic-prof", "-e", NODE]),
-        ("kernel", Path::new("/bin/sh"), &["-c", KERNEL]),
+    let unloading = Target::c("dlopen_churn").build();
+    let library = |n| Target::c("plugin").shared(&format!("moved-plugins/plugin{n}.so")).build();
+    let libraries = [0, 1, 2].map(|n| library(n).display().to_string());
+    let sqlite = ["-c", "sqlite3 :memory: \"$0\"", SQL];
+    let programs: [(&str, &str, &Path, &[&str]); 7] = [
+        ("cpp", "cpu", &thrown, &[]),
+        ("rust", "cpu", &inlined, &[]),
+        ("python", "cpu", Path::new("/usr/bin/python3"), &["-c", PYTHON]),
+        ("node", "cpu", Path::new("/usr/bin/env"), &["node", "--perf-basic-prof", "-e", NODE]),
+        ("kernel", "cpu", Path::new("/bin/sh"), &["-c", KERNEL]),
+        ("unloading", "cpu", &unloading, &libraries.each_ref().map(String::as_str)),
+        ("allocations", "alloc:all", Path::new("/bin/sh"), &sqlite),
     ];
-    for (name, program, arguments) in programs {
+    for (name, event, program, arguments) in programs {
         if name == "node" && !is_installed("node") {
             skip("node is not installed");
             continue;
         }
         let profile = scratch.join(&format!("{name}.data"));
-        let mut record = Recorder::at(997).command(&profile, program, arguments);
+        let mut record = Recorder::at(997).event(event).command(&profile, program, arguments);
         // Where node leaves a log.
         let outcome = run(record.current_dir(scratch.path()));
         // The tests' own programs tell by their status that they did all.

@@ -356,13 +356,19 @@ fn threads_without_a_ring_buffer_have_timers_and_the_limit_is_named() {
     // The smallest ring has 8 KiB, and the kernel permits half a mebibyte per processor.
     let threads = (100 * processors).to_string();
     let program = Target::c("crowd").build();
-    let Some((outcome, stats)) = recorded_by_a_user("ulimit -l 0", &program, &["threads", &threads, "5"]) else {
+    let Some((outcome, stats)) = recorded_by_a_user("ulimit -l 0", &program, &["threads", &threads, "5"])
+    else {
         return;
     };
     let note = "no kernel events for some threads, CPU timers instead: Operation not permitted (os error 1): the limit on \
                 locked memory (ulimit -l, kernel.perf_event_mlock_kb)";
     assert!(outcome.stderr.contains(note), "{}", outcome.stderr);
-    assert_eq!((stats.number("lost"), stats.number("threads")), (0, 100 * processors as u64 + 1), "{:#}", stats.0);
+    assert_eq!(
+        (stats.number("lost"), stats.number("threads")),
+        (0, 100 * processors as u64 + 1),
+        "{:#}",
+        stats.0
+    );
 }
 
 #[test]

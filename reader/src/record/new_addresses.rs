@@ -1,17 +1,20 @@
-//! Finds the blocks of a growing profile that contain no new address. They need not be read again to name all addresses. If
-//! every allocation of a program is recorded, that is nearly all of the profile.
+//! Collects the addresses of a growing profile, so that its names can be found without reading its samples again.
 //!
 //! The meaning of an address depends on what was mapped at its time. So the known addresses of a process are forgotten whenever
-//! its mappings change, and only later samples count again. What must never happen here: skipping the only block with an
-//! address. Reading a block too many costs only time.
+//! its mappings change, and only later samples count again. What must never happen here: missing an address. One too many costs
+//! only time.
 
 use std::collections::{HashMap, HashSet};
 
 use foldhash::fast::FixedState;
+use selfwind_profile::profile::Addresses;
 use selfwind_profile::profile_file::{Event, SampleRef};
 
 /// Maximum number of known frames. The largest programs have a tenth of that; at the maximum all are forgotten.
 const MOST_KNOWN: usize = 1 << 18;
+/// Maximum number of addresses to collect. If there are more, mostly the same ones in mappings that keep changing, the samples
+/// are read again.
+const MOST: usize = 1 << 19;
 
 /// The time between two changes of a process's mappings.
 #[derive(Clone, Copy)]
@@ -21,19 +24,21 @@ struct Era {
     since: u64,
 }
 
-/// The blocks so far, and the addresses in them.
+/// The addresses so far, and the blocks that need not be read for anything else.
 pub(super) struct NewAddresses {
-    /// Frames that a previous block has, each with the era's number.
+    /// Frames that a previous sample has, each with the era's number.
     known: HashSet<(u64, u64), FixedState>,
     /// By process number.
     eras: HashMap<u32, Era>,
     last_era: u64,
     /// Process and era of the previous sample of this block.
     before: Option<(u32, Era)>,
-    /// Where the current block begins, and whether it must be read.
+    /// `None` if there are too many.
+    addresses: Option<Addresses>,
+    /// Where the current block begins, and whether it holds only samples.
     block: u64,
-    is_new: bool,
-    skipped: Vec<u64>,
+    is_of_samples: bool,
+    sample_blocks: Vec<u64>,
 }
 
 impl Default for NewAddresses {
@@ -43,9 +48,10 @@ impl Default for NewAddresses {
             eras: HashMap::new(),
             last_era: 0,
             before: None,
+            addresses: Some(Addresses::default()),
             block: 0,
-            is_new: true,
-            skipped: Vec::new(),
+            is_of_samples: false,
+            sample_blocks: Vec::new(),
         }
     }
 }
@@ -54,7 +60,7 @@ impl NewAddresses {
     /// Notes that an event other than a sample goes into the block that begins at byte `block`.
     pub(super) fn event(&mut self, event: &Event, block: u64) {
         self.enter(block);
-        self.is_new = true;
+        self.is_of_samples = false;
         self.before = None;
         let (process, since) = match event {
             Event::Module(module) => (module.process, module.loaded_ns),
@@ -76,41 +82,42 @@ impl NewAddresses {
             self.before = None;
         }
         self.enter(block);
-        let process = sample_ref.sample.process;
+        let Some(addresses) = &mut self.addresses else { return };
+        let (process, ns) = (sample_ref.sample.process, sample_ref.sample.ns);
         let (era, shared) = match self.before {
-            Some((before, era)) if before == process => (era, sample_ref.shared),
-            _ => match self.eras.get(&process) {
-                Some(&era) => (era, 0),
-                None => return self.is_new = true,
-            },
+            Some((before, era)) if before == process => (Some(era), sample_ref.shared),
+            _ => (self.eras.get(&process).copied(), 0),
         };
-        if sample_ref.sample.ns <= era.since {
-            (self.is_new, self.before) = (true, None);
-            return;
-        }
-        self.before = Some((process, era));
+        // A sample from before the change has older mappings.
+        let era = era.filter(|era| ns > era.since);
+        self.before = era.map(|era| (process, era));
+        let shared = if era.is_some() { shared } else { 0 };
         for &word in sample_ref.frames.get(shared..).unwrap_or(&[]) {
-            if self.known.insert((era.number, word)) {
-                self.is_new = true;
+            if era.is_none_or(|era| self.known.insert((era.number, word))) {
+                addresses.add(process, ns, word);
             }
         }
         if self.known.len() > MOST_KNOWN {
             self.known.clear();
         }
+        if addresses.len() > MOST {
+            self.addresses = None;
+        }
     }
 
     fn enter(&mut self, block: u64) {
         if self.block != block {
-            if !self.is_new {
-                self.skipped.push(self.block);
+            if self.is_of_samples {
+                self.sample_blocks.push(self.block);
             }
-            (self.block, self.is_new) = (block, false);
+            (self.block, self.is_of_samples) = (block, true);
         }
     }
 
-    /// Offsets of the blocks without new addresses, ascending; never the last block.
-    pub(super) fn skipped_blocks(&self) -> &[u64] {
-        &self.skipped
+    /// The addresses, unless there are too many, and the offsets of the blocks with nothing but samples, ascending; never the last
+    /// block.
+    pub(super) fn take(&mut self) -> Option<(Addresses, Vec<u64>)> {
+        Some((self.addresses.take()?, std::mem::take(&mut self.sample_blocks)))
     }
 }
 
@@ -131,19 +138,42 @@ mod tests {
         found.sample(SampleRef { sample: &sample, frames, shared: 0 }, block);
     }
 
+    /// All that was collected: process, time and frames.
+    fn collected(mut found: NewAddresses) -> Vec<(u32, u64, Vec<u64>)> {
+        let (addresses, _) = found.take().expect("not too many");
+        addresses.groups().map(|(process, ns, frames)| (process, ns, frames.to_vec())).collect()
+    }
+
     #[test]
-    fn blocks_without_news_are_skipped() {
+    fn each_address_of_a_process_is_collected_once() {
         let mut found = NewAddresses::default();
         found.event(&module(1, 100), 10);
         sample(&mut found, 1, 101, &[7, 8], 10);
         sample(&mut found, 1, 102, &[7, 8], 20);
         sample(&mut found, 1, 103, &[7, 9], 30);
-        sample(&mut found, 1, 104, &[7, 9], 40);
         // Another process, whose mappings are unknown.
-        sample(&mut found, 2, 104, &[7, 9], 50);
-        sample(&mut found, 1, 105, &[9], 60);
-        sample(&mut found, 1, 105, &[9], 70);
-        assert_eq!(found.skipped_blocks(), [20, 40, 60]);
+        sample(&mut found, 2, 104, &[7], 30);
+        sample(&mut found, 2, 105, &[7], 40);
+        assert_eq!(
+            collected(found),
+            [(1, 101, vec![7, 8]), (1, 103, vec![9]), (2, 104, vec![7]), (2, 105, vec![7])]
+        );
+    }
+
+    #[test]
+    fn blocks_with_other_events_are_read() {
+        let mut found = NewAddresses::default();
+        found.event(&module(1, 100), 10);
+        for block in [10, 20, 30, 30, 40, 50] {
+            sample(&mut found, 1, 101, &[7], block);
+        }
+        found.event(&module(2, 100), 50);
+        found.event(&module(3, 100), 60);
+        sample(&mut found, 1, 101, &[8], 60);
+        sample(&mut found, 1, 101, &[8], 70);
+        // The last block may be continued.
+        sample(&mut found, 1, 101, &[8], 80);
+        assert_eq!(found.take().expect("not too many").1, [20, 30, 40, 70]);
     }
 
     #[test]
@@ -151,13 +181,12 @@ mod tests {
         let mut found = NewAddresses::default();
         found.event(&module(1, 100), 10);
         let frames: Vec<u64> = (0..30_000).map(|number| 0x55d0_0000_1234 + 97 * number).collect();
-        for block in [20, 30, 40] {
+        for ns in [101, 102, 103] {
             for stack in frames.chunks(50) {
-                sample(&mut found, 1, 101, stack, block);
+                sample(&mut found, 1, ns, stack, 20);
             }
         }
-        sample(&mut found, 1, 102, &frames[..1], 50);
-        assert_eq!(found.skipped_blocks(), [30, 40]);
+        assert_eq!(found.take().expect("not too many").0.len(), frames.len());
     }
 
     #[test]
@@ -166,14 +195,20 @@ mod tests {
         found.event(&module(1, 100), 10);
         sample(&mut found, 1, 101, &[7], 10);
         found.event(&Event::ModuleGone(ModuleGone { process: 1, module: 0, ns: 200 }), 20);
-        // Late: from before the change.
-        sample(&mut found, 1, 199, &[7], 30);
-        sample(&mut found, 1, 201, &[7], 40);
-        sample(&mut found, 1, 202, &[7], 50);
-        // Late again.
-        sample(&mut found, 1, 200, &[7], 60);
-        sample(&mut found, 1, 203, &[7], 70);
-        sample(&mut found, 1, 203, &[7], 80);
-        assert_eq!(found.skipped_blocks(), [50, 70]);
+        // The second is late: from before the change.
+        for ns in [201, 199, 202] {
+            sample(&mut found, 1, ns, &[7], 20);
+        }
+        let [first, late, new] = [101, 199, 201].map(|ns| (1, ns, vec![7]));
+        assert_eq!(collected(found), [first, new, late]);
+    }
+
+    #[test]
+    fn too_many_addresses_are_given_up() {
+        let mut found = NewAddresses::default();
+        for word in 0..=MOST as u64 {
+            sample(&mut found, 1, word, &[word], 10);
+        }
+        assert!(found.take().is_none());
     }
 }

@@ -5,6 +5,7 @@
 use std::fs::File;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
@@ -474,16 +475,24 @@ impl Recording {
     }
 
     /// Finds the names in a separate thread, which is abandoned if a signal arrives.
-    fn find_names(&self, events: Option<&Receiver<WatchEvent>>) -> Option<Result<Resolved, ProfileError>> {
+    fn find_names(
+        &mut self,
+        events: Option<&Receiver<WatchEvent>>,
+    ) -> Option<Result<Resolved, ProfileError>> {
         let (path, sources) = (self.path.clone(), self.sources.clone());
-        let (found, names) = channel();
-        let skipped = self.new_addresses.skipped_blocks().to_vec();
-        let find = {
-            let skipped = skipped.clone();
-            move || drop(found.send(profile::resolve_some(&path, &sources, skipped)))
+        let addresses = self.new_addresses.take();
+        let find = move || match &addresses {
+            Some((addresses, skipped)) => {
+                profile::resolve_addresses(&path, &sources, addresses, skipped.clone())
+            }
+            None => profile::resolve(&path, &sources),
         };
-        if std::thread::Builder::new().name("selfwind-names".into()).spawn(find).is_err() {
-            return Some(profile::resolve_some(&self.path, &self.sources, skipped));
+        let (found, names) = channel();
+        let find = Arc::new(find);
+        let in_thread = Arc::clone(&find);
+        let send = move || drop(found.send(in_thread()));
+        if std::thread::Builder::new().name("selfwind-names".into()).spawn(send).is_err() {
+            return Some(find());
         }
         // Earlier signals were meant for the recording.
         events.into_iter().for_each(|events| events.try_iter().for_each(drop));

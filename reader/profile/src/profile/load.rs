@@ -5,6 +5,7 @@
 
 use std::collections::HashMap;
 use std::convert::Infallible;
+use std::fs::File;
 use std::hash::RandomState;
 use std::path::Path;
 use std::sync::mpsc::{channel, sync_channel};
@@ -12,6 +13,7 @@ use std::thread::ScopedJoinHandle;
 
 use unwind::{End, FoundBy};
 
+use super::addresses::Addresses;
 use super::batch::{Batch, PendingSample};
 use super::generated::Generated;
 use super::interpreted::{self, InterpretedFunctions};
@@ -19,7 +21,7 @@ use super::kernel::KernelNames;
 use super::naming;
 use super::resolve::{Known, Resolver};
 use super::sample_reader::{Indexes, PAIR, SampleReader};
-use super::stacks::{Counted, Counts, Key, RawStack, RecentStacks, Secret};
+use super::stacks::{Counted, Counts, Key, RecentStacks, Secret};
 use super::stored::{self, BinaryKey, StoredNames};
 use super::timeline::{LossFinder, TimedSample};
 use super::{Binary, Bucket, LockPair, Profile, Stack};
@@ -84,20 +86,31 @@ pub struct Resolved {
 /// # Errors
 /// As [`load`].
 pub fn resolve(path: &Path, sources: &SymbolSources) -> Result<Resolved, ProfileError> {
-    resolve_some(path, sources, Vec::new())
+    let samples = ProfileReader::open(path)?;
+    Loader::default().resolve(ProfileReader::open(path)?, sources, |take| {
+        samples
+            .for_each_sample(|SampleRef { sample, frames, shared }| {
+                take(sample.process, sample.ns, frames, shared);
+            })
+            .map(drop)
+    })
 }
 
-/// The same without reading the blocks at the ascending offsets `skipped`: they hold only samples, and no address that is not in
-/// another block.
+/// The same for a file whose samples have only these addresses. The blocks at the ascending offsets `skipped`, which hold only
+/// samples, are not read.
 ///
 /// # Errors
 /// As [`load`].
-pub fn resolve_some(
+pub fn resolve_addresses(
     path: &Path,
     sources: &SymbolSources,
+    addresses: &Addresses,
     skipped: Vec<u64>,
 ) -> Result<Resolved, ProfileError> {
-    Loader::default().resolve(path, sources, skipped)
+    Loader::default().resolve(ProfileReader::open(path)?.skipping(skipped), sources, |take| {
+        addresses.groups().for_each(|(process, ns, frames)| take(process, ns, frames, 0));
+        Ok(())
+    })
 }
 
 /// Builds a profile from events in any order.
@@ -185,15 +198,15 @@ impl Loader {
         }
     }
 
-    /// Finds and names the addresses of all samples, and keeps nothing else of them.
+    /// Finds and names addresses, and keeps nothing else. `read` passes on the process, time and frames of stacks, and the number
+    /// of outermost frames that each shares with the one before.
     fn resolve(
         mut self,
-        path: &Path,
+        events: ProfileReader<File>,
         sources: &SymbolSources,
-        skipped: Vec<u64>,
+        read: impl FnOnce(&mut dyn FnMut(u32, u64, &[u64], usize)) -> Result<(), ProfileError>,
     ) -> Result<Resolved, ProfileError> {
-        let opened = || Ok(ProfileReader::open(path)?.skipping(skipped.clone()));
-        let mut events = opened()?.without_samples().with_names();
+        let mut events = events.without_samples().with_names();
         for event in &mut events {
             self.learn(event?);
         }
@@ -204,16 +217,16 @@ impl Loader {
         let mut unknown = Vec::new();
         let mut last = None;
         let Loader { profile, indexes, layouts, generated, interpreted, kernel, resolved, .. } = &mut self;
-        opened()?.for_each_sample(|SampleRef { sample, frames, shared }| {
-            let process = indexes.process(sample.process, |process| unknown.push(process));
-            let epoch = histories.get(process as usize).map_or(0, |history| history.epoch(sample.ns));
+        read(&mut |process, ns, frames, shared| {
+            let process = indexes.process(process, |process| unknown.push(process));
+            let epoch = histories.get(process as usize).map_or(0, |history| history.epoch(ns));
             let layout = layouts.get(process as usize).and_then(|layouts| layouts.get(epoch as usize));
             let layout = layout.copied().unwrap_or(u32::MAX);
             // Equal addresses are the same code only with equal mappings.
             let shared = if last.replace(layout) == Some(layout) { shared } else { 0 };
-            let raw = RawStack { thread: 0, process, epoch, layout, end: sample.end, kernel: &[], frames };
-            Resolver { resolved, profile, generated, interpreted, kernel, histories: &histories }
-                .locate(&raw, shared);
+            let resolver =
+                Resolver { resolved, profile, generated, interpreted, kernel, histories: &histories };
+            resolver.locate(process, epoch, layout, frames.get(shared..).unwrap_or(&[]));
         })?;
         self.name(sources);
         Ok(Resolved {

@@ -3,6 +3,7 @@
 //! Its size depends on the number of distinct stacks, not of samples. The weights of the buckets add up exactly to the weight of
 //! all samples; every output is generated from the buckets alone, so it has that total.
 
+mod addresses;
 mod batch;
 mod generated;
 mod interpreted;
@@ -26,8 +27,9 @@ use std::path::{Path, PathBuf};
 
 use unwind::{End, Frame};
 
+pub use addresses::Addresses;
 pub(crate) use load::load_timed;
-pub use load::{Resolved, load, load_wanted, of_events, resolve, resolve_some};
+pub use load::{Resolved, load, load_wanted, of_events, resolve, resolve_addresses};
 pub(crate) use timeline::LossFinder;
 pub use timeline::{Loss, TimedSample};
 

@@ -65,7 +65,7 @@ impl Resolver<'_> {
         last.path.truncate(shared);
         for &word in &raw.frames[shared..] {
             last.words.push(word);
-            last.path.push(self.frame(raw, word));
+            last.path.push(self.frame(raw.process, raw.epoch, raw.layout, word));
         }
         last.path.extend(raw.kernel.iter().rev().map(|&address| self.kernel_frame(address)));
         let innermost = self.profile.paths.push(&last.path, shared);
@@ -79,15 +79,14 @@ impl Resolver<'_> {
         index
     }
 
-    /// Finds the locations of a stack's frames, except the `known` outermost ones.
-    pub(super) fn locate(mut self, raw: &RawStack<'_>, known: usize) {
-        for &word in &raw.frames[known..] {
-            self.frame(raw, word);
+    /// Finds the locations of frames.
+    pub(super) fn locate(mut self, process: u32, epoch: u32, layout: u32, frames: &[u64]) {
+        for &word in frames {
+            self.frame(process, epoch, layout, word);
         }
     }
 
-    fn frame(&mut self, raw: &RawStack<'_>, word: u64) -> StackFrame {
-        let &RawStack { layout, process, epoch, .. } = raw;
+    fn frame(&mut self, process: u32, epoch: u32, layout: u32, word: u64) -> StackFrame {
         if let Some(&known) = self.resolved.frames.get(&(layout, word)) {
             return known;
         }
