@@ -2,6 +2,8 @@
 
 use std::ffi::OsStr;
 use std::fs;
+use std::thread;
+use std::time::Duration;
 
 use nix::libc;
 use selfwind_profile::events::Events;
@@ -30,9 +32,8 @@ pub(super) fn examine(pid: u32) -> Result<Vec<Finding>, TargetError> {
     let target = Target::find(pid);
     match target {
         Ok(mut target) => {
-            let states = states(pid);
             findings.extend(source(&mut target));
-            findings.push(signal(&target, &states));
+            findings.push(signal(&target));
         }
         Err(error) => findings.push(no_agent(pid, &error)),
     }
@@ -41,11 +42,6 @@ pub(super) fn examine(pid: u32) -> Result<Vec<Finding>, TargetError> {
     findings.extend(namespace(&text));
     findings.extend(limits(pid));
     Ok(findings)
-}
-
-fn states(pid: u32) -> Vec<ThreadState> {
-    let tids = threads(pid).unwrap_or_default();
-    tids.into_iter().filter_map(|tid| ThreadState::read(pid, tid).ok()).collect()
 }
 
 fn source(target: &mut Target) -> Vec<Finding> {
@@ -91,10 +87,31 @@ fn source(target: &mut Target) -> Vec<Finding> {
     findings
 }
 
-fn signal(target: &Target, states: &[ThreadState]) -> Finding {
+/// How often to look whether a thread blocks the signal. One that handles a signal blocks others for a moment.
+const LOOKS: usize = 5;
+/// Time between two looks.
+const BETWEEN_LOOKS: Duration = Duration::from_millis(20);
+
+/// Those of the threads in `found`, which block the signal, that always do when one looks again.
+fn always_block(mut found: Vec<u32>, mut still_blocks: impl FnMut(u32) -> bool) -> usize {
+    for _ in 1..LOOKS {
+        if found.is_empty() {
+            break;
+        }
+        thread::sleep(BETWEEN_LOOKS);
+        found.retain(|tid| still_blocks(*tid));
+    }
+    found.len()
+}
+
+fn signal(target: &Target) -> Finding {
     let name = "signal";
     let bit = 1u64 << (target.signal - 1).clamp(0, 63);
-    let blocking = states.iter().filter(|state| state.blocked & bit != 0).count();
+    let state = |tid| ThreadState::read(target.pid, tid).ok();
+    let states: Vec<_> = threads(target.pid).unwrap_or_default().into_iter().filter_map(state).collect();
+    let blocks = |state: &ThreadState| state.blocked & bit != 0;
+    let found = states.iter().filter(|state| blocks(state)).map(|state| state.tid).collect();
+    let blocking = always_block(found, |tid| state(tid).is_some_and(|state| blocks(&state)));
     let value = format!("{} of {} threads block signal {}", blocking, states.len(), target.signal);
     if states.iter().any(|state| state.caught & bit == 0) {
         return Finding::limited(
@@ -230,4 +247,20 @@ fn limits(pid: u32) -> Vec<Finding> {
         }
     }
     findings
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_thread_that_blocks_for_a_moment_does_not_count() {
+        let mut looks = 0;
+        let blocking = always_block(vec![1, 2, 3], |tid| {
+            looks += 1;
+            tid == 3 || tid == 2 && looks < 5
+        });
+        assert_eq!((blocking, looks), (1, 3 + 2 + 2 + 1));
+        assert_eq!(always_block(Vec::new(), |_| unreachable!("nothing to look at")), 0);
+    }
 }
