@@ -1,8 +1,8 @@
 //! Collects the addresses of a growing profile, so that its names can be found without reading its samples again.
 //!
 //! The meaning of an address depends on what was mapped at its time. So the known addresses of a process are forgotten whenever
-//! its mappings change, and only later samples count again. What must never happen here: missing an address. One too many costs
-//! only time.
+//! its mappings change, and only later samples count again. A change may be learned after samples that follow it; the blocks that
+//! hold these have to be read. What must never happen here: missing an address. One too many costs only time.
 
 use std::collections::{HashMap, HashSet};
 
@@ -35,10 +35,19 @@ pub(super) struct NewAddresses {
     before: Option<(u32, Era)>,
     /// `None` if there are too many.
     addresses: Option<Addresses>,
-    /// Where the current block begins, and whether it holds only samples.
-    block: u64,
+    block: Block,
+    /// Blocks that hold only samples and no late one.
+    sample_blocks: Vec<Block>,
+}
+
+/// A block of the profile.
+#[derive(Clone, Copy, Default)]
+struct Block {
+    /// Where it begins.
+    offset: u64,
     is_of_samples: bool,
-    sample_blocks: Vec<u64>,
+    /// Time of its newest sample.
+    newest_ns: u64,
 }
 
 impl Default for NewAddresses {
@@ -49,8 +58,7 @@ impl Default for NewAddresses {
             last_era: 0,
             before: None,
             addresses: Some(Addresses::default()),
-            block: 0,
-            is_of_samples: false,
+            block: Block::default(),
             sample_blocks: Vec::new(),
         }
     }
@@ -60,7 +68,7 @@ impl NewAddresses {
     /// Notes that an event other than a sample goes into the block that begins at byte `block`.
     pub(super) fn event(&mut self, event: &Event, block: u64) {
         self.enter(block);
-        self.is_of_samples = false;
+        self.block.is_of_samples = false;
         self.before = None;
         let (process, since) = match event {
             Event::Module(module) => (module.process, module.loaded_ns),
@@ -71,6 +79,7 @@ impl NewAddresses {
             }
             _ => return,
         };
+        while self.sample_blocks.pop_if(|block| block.newest_ns > since).is_some() {}
         self.last_era += 1;
         let before = self.eras.get(&process).map_or(0, |era| era.since);
         self.eras.insert(process, Era { number: self.last_era, since: since.max(before) });
@@ -78,10 +87,11 @@ impl NewAddresses {
 
     /// Notes that a sample has gone into the block that begins at byte `block`.
     pub(super) fn sample(&mut self, sample_ref: SampleRef<'_>, block: u64) {
-        if self.block != block {
+        if self.block.offset != block {
             self.before = None;
         }
         self.enter(block);
+        self.block.newest_ns = self.block.newest_ns.max(sample_ref.sample.ns);
         let Some(addresses) = &mut self.addresses else { return };
         let (process, ns) = (sample_ref.sample.process, sample_ref.sample.ns);
         let (era, shared) = match self.before {
@@ -105,19 +115,20 @@ impl NewAddresses {
         }
     }
 
-    fn enter(&mut self, block: u64) {
-        if self.block != block {
-            if self.is_of_samples {
+    fn enter(&mut self, offset: u64) {
+        if self.block.offset != offset {
+            if self.block.is_of_samples {
                 self.sample_blocks.push(self.block);
             }
-            (self.block, self.is_of_samples) = (block, true);
+            self.block = Block { offset, is_of_samples: true, newest_ns: 0 };
         }
     }
 
-    /// The addresses, unless there are too many, and the offsets of the blocks with nothing but samples, ascending; never the last
-    /// block.
+    /// The addresses, unless there are too many, and the ascending offsets of blocks with nothing but samples of which these are
+    /// the addresses; never the last block.
     pub(super) fn take(&mut self) -> Option<(Addresses, Vec<u64>)> {
-        Some((self.addresses.take()?, std::mem::take(&mut self.sample_blocks)))
+        let skipped = self.sample_blocks.iter().map(|block| block.offset).collect();
+        Some((self.addresses.take()?, skipped))
     }
 }
 
@@ -167,8 +178,8 @@ mod tests {
         for block in [10, 20, 30, 30, 40, 50] {
             sample(&mut found, 1, 101, &[7], block);
         }
-        found.event(&module(2, 100), 50);
-        found.event(&module(3, 100), 60);
+        found.event(&module(2, 200), 50);
+        found.event(&module(3, 200), 60);
         sample(&mut found, 1, 101, &[8], 60);
         sample(&mut found, 1, 101, &[8], 70);
         // The last block may be continued.
@@ -201,6 +212,17 @@ mod tests {
         }
         let [first, late, new] = [101, 199, 201].map(|ns| (1, ns, vec![7]));
         assert_eq!(collected(found), [first, new, late]);
+    }
+
+    #[test]
+    fn blocks_with_samples_after_a_change_that_was_learned_later_are_read() {
+        let mut found = NewAddresses::default();
+        found.event(&module(1, 100), 10);
+        for (ns, block) in [(130, 20), (139, 30), (141, 40), (150, 50)] {
+            sample(&mut found, 1, ns, &[7], block);
+        }
+        found.event(&module(1, 140), 60);
+        assert_eq!(found.take().expect("not too many").1, [20, 30]);
     }
 
     #[test]

@@ -5,7 +5,6 @@
 
 use std::collections::HashMap;
 use std::convert::Infallible;
-use std::fs::File;
 use std::hash::RandomState;
 use std::path::Path;
 use std::sync::mpsc::{channel, sync_channel};
@@ -86,18 +85,11 @@ pub struct Resolved {
 /// # Errors
 /// As [`load`].
 pub fn resolve(path: &Path, sources: &SymbolSources) -> Result<Resolved, ProfileError> {
-    let samples = ProfileReader::open(path)?;
-    Loader::default().resolve(ProfileReader::open(path)?, sources, |take| {
-        samples
-            .for_each_sample(|SampleRef { sample, frames, shared }| {
-                take(sample.process, sample.ns, frames, shared);
-            })
-            .map(drop)
-    })
+    resolve_addresses(path, sources, &Addresses::default(), Vec::new())
 }
 
-/// The same for a file whose samples have only these addresses. The blocks at the ascending offsets `skipped`, which hold only
-/// samples, are not read.
+/// The same without reading the blocks at the ascending offsets `skipped`: they hold only samples, which have only these addresses
+/// or those of other blocks.
 ///
 /// # Errors
 /// As [`load`].
@@ -107,10 +99,7 @@ pub fn resolve_addresses(
     addresses: &Addresses,
     skipped: Vec<u64>,
 ) -> Result<Resolved, ProfileError> {
-    Loader::default().resolve(ProfileReader::open(path)?.skipping(skipped), sources, |take| {
-        addresses.groups().for_each(|(process, ns, frames)| take(process, ns, frames, 0));
-        Ok(())
-    })
+    Loader::default().resolve(path, sources, addresses, skipped)
 }
 
 /// Builds a profile from events in any order.
@@ -198,15 +187,16 @@ impl Loader {
         }
     }
 
-    /// Finds and names addresses, and keeps nothing else. `read` passes on the process, time and frames of stacks, and the number
-    /// of outermost frames that each shares with the one before.
+    /// Finds and names these addresses and those of all samples but in skipped blocks, and keeps nothing else of them.
     fn resolve(
         mut self,
-        events: ProfileReader<File>,
+        path: &Path,
         sources: &SymbolSources,
-        read: impl FnOnce(&mut dyn FnMut(u32, u64, &[u64], usize)) -> Result<(), ProfileError>,
+        addresses: &Addresses,
+        skipped: Vec<u64>,
     ) -> Result<Resolved, ProfileError> {
-        let mut events = events.without_samples().with_names();
+        let opened = || Ok(ProfileReader::open(path)?.skipping(skipped.clone()));
+        let mut events = opened()?.without_samples().with_names();
         for event in &mut events {
             self.learn(event?);
         }
@@ -217,7 +207,7 @@ impl Loader {
         let mut unknown = Vec::new();
         let mut last = None;
         let Loader { profile, indexes, layouts, generated, interpreted, kernel, resolved, .. } = &mut self;
-        read(&mut |process, ns, frames, shared| {
+        let mut locate = |process, ns, frames: &[u64], shared| {
             let process = indexes.process(process, |process| unknown.push(process));
             let epoch = histories.get(process as usize).map_or(0, |history| history.epoch(ns));
             let layout = layouts.get(process as usize).and_then(|layouts| layouts.get(epoch as usize));
@@ -227,6 +217,10 @@ impl Loader {
             let resolver =
                 Resolver { resolved, profile, generated, interpreted, kernel, histories: &histories };
             resolver.locate(process, epoch, layout, frames.get(shared..).unwrap_or(&[]));
+        };
+        addresses.groups().for_each(|(process, ns, frames)| locate(process, ns, frames, 0));
+        opened()?.for_each_sample(|SampleRef { sample, frames, shared }| {
+            locate(sample.process, sample.ns, frames, shared);
         })?;
         self.name(sources);
         Ok(Resolved {
