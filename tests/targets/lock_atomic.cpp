@@ -1,5 +1,4 @@
-// Waits on a std::atomic, whose library calls futex directly. Prints the number of waits and their duration, as
-// lock_sites does: all are taken for blocked.
+// Waits on a std::atomic, whose library calls futex directly. Prints each wait as lock_sites does: all are taken for blocked.
 #include <atomic>
 #include <chrono>
 #include <cstdio>
@@ -21,6 +20,8 @@ extern "C" [[gnu::noinline]] void hold_atomic(int next) {
     asm volatile("" ::: "memory");
 }
 
+static long long ns(std::chrono::nanoseconds time) { return time.count(); }
+
 int main() {
     constexpr int rounds = 5;
     std::thread other([] {
@@ -30,13 +31,12 @@ int main() {
             hold_atomic(next);
         }
     });
-    long long ns = 0;
     for (int last = 0; last < rounds; last++) {
         seen.store(last + 1);
-        auto begun = Clock::now();
+        auto start = Clock::now();
         wait_atomic(last);
-        ns += std::chrono::nanoseconds(Clock::now() - begun).count();
+        auto took = Clock::now() - start;
+        std::printf("atomic %lld %lld 0 1\n", ns(start.time_since_epoch()), ns(took));
     }
     other.join();
-    std::printf("atomic %d %d %lld 0\n", rounds, rounds, ns);
 }

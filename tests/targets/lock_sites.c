@@ -1,6 +1,6 @@
-// Known waits: each kind of lock has a function that waits and one that keeps it waiting in another thread. Prints per
-// kind the number of waits, how many of them blocked, the duration of those by the waiting thread's own clock, and for how
-// much of that the thread was runnable and had no processor (ns, by the kernel).
+// Known waits: each kind of lock has a function that waits and one that keeps it waiting in another thread. Prints for each
+// wait its kind, start and duration by the waiting thread's own clock, for how much of that the thread was runnable and had
+// no processor (by the kernel; all in ns), and whether it blocked.
 // usage: lock_sites ROUNDS
 #define _GNU_SOURCE
 #include <fcntl.h>
@@ -172,11 +172,16 @@ int main(int argc, char **argv) {
     pthread_barrier_init(&barrier, NULL, 2);
     pthread_t other;
     pthread_create(&other, NULL, holder, NULL);
-    unsigned long waits[KINDS] = {0}, waited[KINDS] = {0}, ready_for[KINDS] = {0}, round = 0;
+    struct wait {
+        const char *kind;
+        unsigned long start, took, unscheduled;
+        int blocked;
+    } *waits = calloc(rounds * KINDS, sizeof *waits);
+    unsigned long round = 0;
     schedstat = open("/proc/thread-self/schedstat", O_RDONLY);
     for (unsigned long i = 0; i < rounds; i++)
         for (unsigned long kind = 0; kind < KINDS; kind++) {
-            round++;
+            struct wait *wait = &waits[round++];
             until(&ready, round);
             kinds[kind].before();
             atomic_store(&begun, round);
@@ -185,16 +190,12 @@ int main(int argc, char **argv) {
             kinds[kind].wait();
             unsigned long took = now() - start;
             // A thread that is interrupted before it waits may find the lock free.
-            if (blocked() != times) {
-                waits[kind]++;
-                waited[kind] += took;
-                ready_for[kind] += unscheduled() - before;
-            }
+            *wait = (struct wait){kinds[kind].name, start, took, unscheduled() - before, blocked() != times};
             kinds[kind].after();
             atomic_store(&done, round);
         }
     pthread_join(other, NULL);
-    for (unsigned long kind = 0; kind < KINDS; kind++)
-        printf("%s %lu %lu %lu %lu\n", kinds[kind].name, rounds, waits[kind], waited[kind], ready_for[kind]);
+    for (struct wait *wait = waits; wait < waits + round; wait++)
+        printf("%s %lu %lu %lu %d\n", wait->kind, wait->start, wait->took, wait->unscheduled, wait->blocked);
     return 0;
 }

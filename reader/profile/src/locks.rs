@@ -87,10 +87,9 @@ pub(crate) fn values(sample: &Sample, mean: u64) -> Option<[u64; 2]> {
 
 /// Maximum number of remembered ends, and of waits whose end is not known yet.
 const REMEMBERED: usize = 1 << 14;
-/// How long after a wait the stack that ended it may have been taken.
-const LATE_NS: u64 = 1_000_000_000;
-/// Tolerance for clocks of different CPUs.
-const EARLY_NS: u64 = 20_000;
+/// How long before or after a wait the stack that ended it may have been taken. Either thread may lose its CPU between the wait
+/// and the record of its stack, whose time this is; links are used again only after many more.
+const APART_NS: u64 = 10_000_000_000;
 
 /// What is kept of a sample until its counterpart arrives.
 type Kept<T> = BTreeMap<(u32, u32), VecDeque<(u64, T)>>;
@@ -160,7 +159,7 @@ impl<T: Clone> Joiner<T> {
 
 /// True if the stack of an end, taken at `ns`, may belong to a wait from `began` to `ended`.
 fn is_end(ns: u64, began: u64, ended: u64) -> bool {
-    (began.saturating_sub(EARLY_NS)..ended.saturating_add(LATE_NS)).contains(&ns)
+    (began.saturating_sub(APART_NS)..ended.saturating_add(APART_NS)).contains(&ns)
 }
 
 fn forget<T>(kept: &mut Kept<T>, key: (u32, u32)) {
@@ -224,10 +223,13 @@ mod tests {
         let wait = sample(2_100_000, LockNonce::wait(1_000_000, 3));
         assert_eq!(pairs(&[end.clone(), wait.clone(), wait.clone()]), [(1, 0), (2, 0)]);
         assert_eq!(pairs(&[wait.clone(), wait.clone(), end.clone()]), [(0, 2), (1, 2)]);
-        // Of another process, without a link, before the wait.
-        assert_eq!(pairs(&[end, Sample { process: 2, ..wait.clone() }]), []);
+        // The waiter lost its CPU after the wait, before its stack was recorded.
+        let late = sample(402_100_000, LockNonce::wait(1_000_000, 3));
+        assert_eq!(pairs(&[end.clone(), late]), [(1, 0)]);
+        // Of another process, without a link, long before the wait.
+        assert_eq!(pairs(&[end.clone(), Sample { process: 2, ..wait }]), []);
         assert_eq!(pairs(&[sample(2_000_000, LockNonce::holder(0)), sample(9, LockNonce::wait(9, 0))]), []);
-        assert_eq!(pairs(&[sample(900_000, LockNonce::holder(3)), wait]), []);
+        assert_eq!(pairs(&[end, sample(20_000_000_000, LockNonce::wait(1_000_000, 3))]), []);
     }
 
     #[test]
