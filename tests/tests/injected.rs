@@ -44,6 +44,14 @@ fn static_programs() {
     }
 }
 
+/// As Free Pascal's: nothing has set a thread pointer.
+#[test]
+fn a_program_without_a_c_library() {
+    let program = Target::c("no_libc").with("alone", &["-static", "-nostdlib"]).build();
+    let recording = record_unharmed(&Recorder::default(), &program, &[] as &[&str]);
+    assert_spun("alone", &recording, 0.5);
+}
+
 #[test]
 fn static_programs_that_others_start() {
     let program = Target::c("spin").fixed().build();

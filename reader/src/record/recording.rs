@@ -32,6 +32,7 @@ use crate::record::new_addresses::NewAddresses;
 use crate::record::numbered::Numbered;
 use crate::record::options::RecordOptions;
 use crate::resolve;
+use crate::sampling::clock::Clock;
 use crate::tables::builder::Builder;
 use crate::tables::cache::Cache;
 use crate::target::{clock, shortage};
@@ -130,6 +131,8 @@ pub(crate) struct Recording {
     started_ns: u64,
     delay: Delay,
     per_thread: bool,
+    /// The user has chosen CPU timers.
+    timers: bool,
     /// Allocations are sampled, and no time.
     allocations: bool,
     /// Tracepoints are recorded.
@@ -308,6 +311,7 @@ impl Recording {
             delay: Delay::until(if options.delay.is_some() { begins_ns } else { 0 })
                 .clocks_until(if sampling.sources.have_wall() { wall_since_ns } else { 0 }),
             per_thread: options.per_thread,
+            timers: matches!(options.sampling.sources.clock, Some(Clock::Cpu | Clock::Itimer)),
             allocations: options.sampling.sources.clock.is_none()
                 && options.sampling.sources.have_allocations(),
             tracepoints: options.sampling.sources.have_tracepoints(),
@@ -393,9 +397,9 @@ impl Recording {
             notices.say(text);
         }
         if let Some(rate) = stats.coarse() {
-            // Suggest events only if timers were not the user's choice; an injected agent has timers only.
-            let asked_for = status.is_some() && !stats.detail.settings.contains_key("source");
-            let advice = if asked_for { "; `-e perf` reaches the full rate" } else { "" };
+            // Otherwise there is a note why, or the agent was injected, which has timers only.
+            let is_choice = self.timers && status.is_some();
+            let advice = if is_choice { "; `-e perf` reaches the full rate" } else { "" };
             notices.say(format_args!(
                 "{rate}; each sample stands for all periods since the previous one{advice}"
             ));

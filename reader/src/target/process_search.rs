@@ -8,6 +8,7 @@
 //! belongs to another recording.
 
 use std::collections::BTreeMap;
+use std::fmt::Display;
 use std::fs;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
@@ -24,7 +25,7 @@ use nix::sys::signal::kill;
 use nix::unistd::Pid;
 use selfwind_profile::file_name::base_name;
 
-use crate::proc::{self, Stat};
+use crate::proc::{self, Mapping, Stat};
 use crate::target::agent_file::is_agent;
 use crate::target::inject::{self, Destination, InjectError, Settings, Turn};
 use crate::target::region_name::RegionName;
@@ -170,6 +171,8 @@ enum Verdict {
     /// It has the agent, or must not have it.
     Leave,
     Inject,
+    /// It cannot be recorded, for this reason.
+    Refuse(&'static str),
 }
 
 impl Search {
@@ -186,6 +189,10 @@ impl Search {
             let is_settled = match verdict {
                 Verdict::Leave => true,
                 Verdict::Inject => self.inject(pid),
+                Verdict::Refuse(reason) => {
+                    self.report(pid, &reason);
+                    true
+                }
             };
             if let Some(watched) = self.processes.get_mut(&pid) {
                 watched.is_settled = is_settled;
@@ -256,18 +263,20 @@ impl Search {
                 false
             }
             Err(error) => {
-                match fs::read_link(format!("/proc/{pid}/exe")) {
-                    Ok(program) if proc::start_time(pid) == Some(start_time) => {
-                        let program = base_name(&program);
-                        self.reasons.push(format!(
-                            "{program} has not loaded the agent, and is not recorded: {error}"
-                        ));
-                    }
-                    // It ends, or this user may know nothing about it.
-                    _ => {}
+                // Otherwise it has ended.
+                if proc::start_time(pid) == Some(start_time) {
+                    self.report(pid, &error);
                 }
                 true
             }
+        }
+    }
+
+    /// Reports why a process is not recorded, unless it ends, or this user may know nothing about it.
+    fn report(&mut self, pid: u32, reason: &dyn Display) {
+        if let Ok(program) = fs::read_link(format!("/proc/{pid}/exe")) {
+            let program = base_name(&program);
+            self.reasons.push(format!("{program} has not loaded the agent, and is not recorded: {reason}"));
         }
     }
 
@@ -372,7 +381,12 @@ impl Watched {
                 true => (age >= LOADED).then_some(Verdict::Leave),
             };
         }
-        let will_load = environment.preloads_agent() && self.has_loader();
+        if environment.is_of_valgrind() && !self.has_loader() {
+            return Some(Verdict::Refuse(
+                "it is valgrind, which emulates the program, and an injected agent could disturb it",
+            ));
+        }
+        let will_load = environment.preloads_agent() && (self.has_loader() || maps_other_code(&mappings));
         (!will_load || age >= LOADED).then_some(Verdict::Inject)
     }
 
@@ -383,6 +397,14 @@ impl Watched {
         let mut entries = fs::read_dir(directory).into_iter().flatten().flatten();
         entries.any(|entry| is_own(entry.file_name().as_bytes()))
     }
+}
+
+/// True if the program has mapped another file's code, such as a loader: a program that starts others in its own process (Wine's
+/// preloader).
+fn maps_other_code(mappings: &[Mapping]) -> bool {
+    let mut code = mappings.iter().filter(|mapping| mapping.executable && mapping.path.is_absolute());
+    let first = code.next();
+    first.is_some_and(|first| code.any(|other| other.path != first.path))
 }
 
 /// True if there is a process or thread with this id. Faster than a look into /proc; most have ended already where many start.
@@ -424,6 +446,11 @@ impl Environment {
     /// False if the program is not to be recorded.
     fn is_enabled(&self) -> bool {
         !matches!(self.value("SELFWIND_ENABLE"), Some(b"0" | b"" | b"no" | b"off"))
+    }
+
+    /// True for valgrind's own programs, which emulate others, and have no C library.
+    fn is_of_valgrind(&self) -> bool {
+        self.value("VALGRIND_LAUNCHER").is_some()
     }
 
     /// True if the loader is asked to load an agent.

@@ -97,11 +97,6 @@ impl<'a> Diversion<'a> {
         getregs(self.thread()).is_ok_and(|registers| layout.holds(registers.rip))
     }
 
-    /// True if the thread has a thread pointer, as every C library and Go's runtime set one when a program starts.
-    pub(super) fn has_thread_pointer(&self) -> bool {
-        getregs(self.thread()).is_ok_and(|registers| registers.fs_base != 0)
-    }
-
     /// A signal that could not be delivered in between.
     pub(super) fn held(&self) -> Option<c_int> {
         self.held.get()

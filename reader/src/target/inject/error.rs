@@ -78,11 +78,6 @@ pub(crate) enum InjectError {
     /// Strict mode.
     #[error("process {0} may only read, write and exit (seccomp strict mode), so nothing can sample it")]
     Strict(i32),
-    /// It runs without a thread pointer, and was not asked for by its process id.
-    #[error(
-        "process {0} uses no thread pointer, like an emulator (valgrind), which an injected agent could disturb"
-    )]
-    NoThreadPointer(i32),
     /// It uses a shadow stack.
     #[error(
         "process {0} runs with a shadow stack (CET; x86_Thread_features in /proc/{0}/status), which injecting the agent into a running process does not support; start it with GLIBC_TUNABLES=glibc.cpu.x86_shstk=off, or with `selfwind record -- CMD`"

@@ -168,8 +168,6 @@ pub(crate) fn attach(pid: u32, settings: &Settings) -> Result<Attachment, Inject
     if present.as_ref().is_some_and(|present| present.control.is_none()) {
         return Err(InjectError::Preloaded(pid));
     }
-    // Nobody has asked for this process in particular.
-    let careful = matches!(settings.destination, Destination::Session { .. });
     let directory = match &settings.destination {
         Destination::Flight => flight_directory()?,
         Destination::Session { directory, .. } => directory.clone(),
@@ -178,13 +176,7 @@ pub(crate) fn attach(pid: u32, settings: &Settings) -> Result<Attachment, Inject
     let strings = strings(settings, &directory, region.as_ref());
     let control = present.as_ref().and_then(|present| present.control);
     let allocations = settings.sources.have_allocations();
-    let start = Request {
-        command: Command::Start,
-        allocations,
-        settings: &strings,
-        region: region.as_ref(),
-        careful,
-    };
+    let start = Request { command: Command::Start, allocations, settings: &strings, region: region.as_ref() };
     let started = call_agent(pid, control, start);
     if let Some(region) = region {
         match started {
@@ -196,8 +188,9 @@ pub(crate) fn attach(pid: u32, settings: &Settings) -> Result<Attachment, Inject
     }
     started?;
     if allocations && let Err(error) = redirect(pid as u32) {
-        // It was not asked for in particular, so what can be recorded of it is enough.
-        if !careful || !settings.sources.have_clock() {
+        // In a session it was not asked for in particular, so what can be recorded of it is enough.
+        let was_asked_for = matches!(settings.destination, Destination::Flight);
+        if was_asked_for || !settings.sources.have_clock() {
             let _ = detach(pid as u32);
             return Err(error);
         }

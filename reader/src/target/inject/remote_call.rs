@@ -44,8 +44,6 @@ struct RemoteCall<'a> {
     agent: &'a [u8],
     gadgets: Gadgets,
     hook: Option<LoaderHook>,
-    /// Leave a process alone that has no thread pointer.
-    careful: bool,
     /// The agent's layout, if it has been injected.
     layout: Option<AgentLayout>,
     /// It was injected by this call.
@@ -69,14 +67,12 @@ pub(super) struct Request<'a> {
     pub(super) settings: &'a [u8],
     /// The region to hand over, if the agent may not create its file.
     pub(super) region: Option<&'a HandedRegion>,
-    /// Refuse a process without a thread pointer.
-    pub(super) careful: bool,
 }
 
 impl Request<'_> {
     /// To execute `command` in an agent that is there.
     pub(super) const fn of(command: Command) -> Self {
-        Self { command, allocations: false, settings: &[], region: None, careful: false }
+        Self { command, allocations: false, settings: &[], region: None }
     }
 }
 
@@ -97,7 +93,7 @@ fn known(base: u64, pid: i32, memory: &Memory) -> Result<(&'static [u8], AgentLa
 }
 
 fn run(pid: i32, control: Option<u64>, request: Request<'_>) -> Result<(), InjectError> {
-    let Request { command, allocations, settings, region, careful } = request;
+    let Request { command, allocations, settings, region } = request;
     let plain = agent_file::content().ok_or(agent_file::AgentFileError::NotEmbedded)?;
     let wanted = if allocations { agent_file::probes_content().unwrap_or(plain) } else { plain };
     let memory = Memory::of(pid).map_err(|error| InjectError::denied(pid, error))?;
@@ -117,7 +113,7 @@ fn run(pid: i32, control: Option<u64>, request: Request<'_>) -> Result<(), Injec
         None => Gadgets::find(&mappings_of(pid), &memory),
         Some(_) => Gadgets::default(),
     };
-    let mut errand = RemoteCall { pid, memory, agent, gadgets, hook, careful, layout, is_fresh: false };
+    let mut errand = RemoteCall { pid, memory, agent, gadgets, hook, layout, is_fresh: false };
     if let Some(layout) = errand.layout {
         errand.wait(layout, None)?;
     }
@@ -189,9 +185,6 @@ impl RemoteCall<'_> {
             return Err(InjectError::Dispatches(self.pid));
         }
         let visit = Diversion::new(paused.tid(), &self.memory, self.agent, self.gadgets, deadline);
-        if self.careful && !visit.has_thread_pointer() {
-            return Err(InjectError::NoThreadPointer(self.pid));
-        }
         let layout = match self.layout {
             Some(layout) if visit.is_in(layout) => return Ok(Attempt::NotHere(InjectError::Busy(tid))),
             Some(layout) => layout,
