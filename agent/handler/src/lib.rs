@@ -5,8 +5,8 @@
 //! into a C library, touches `errno`, or can panic, and nothing is initialised on first use. A system call is made only
 //! where doing without it would be worse; once the program has installed a seccomp filter, none is made for a sample:
 //!
-//! - any sample: rt_sigprocmask (to probe memory that is not known to be mapped), futex (one wake-up of a sleeping
-//!   reader);
+//! - any sample: rt_sigprocmask, getpid, process_vm_readv (to read memory that is not known to be mapped), futex (one
+//!   wake-up of a sleeping reader);
 //! - the first sample of a thread: mmap, munlock, mprotect (its workspace); gettid if its thread-local word does not
 //!   name its slot;
 //! - with ITIMER_PROF, with perf events on CPU time, or with a rate limit: clock_gettime;
@@ -45,6 +45,7 @@ pub mod interpreter;
 pub mod interrupted_wait;
 pub mod kernel_answer;
 pub mod kernel_ring;
+pub mod lasting_code;
 pub mod late_start;
 pub mod nesting;
 mod ordinary_walk;
@@ -52,7 +53,6 @@ mod outcome;
 mod owner;
 mod probed_pages;
 pub mod process_time;
-pub mod program;
 pub mod rate_limit;
 mod recent_stacks;
 pub mod recording;

@@ -13,66 +13,72 @@ const ENTRIES: usize = 16;
 /// Words of a copied block. Blocks are aligned, so that none is in two pages.
 const BLOCK: usize = 32;
 const BLOCK_BYTES: u64 = 8 * BLOCK as u64;
-const BLOCKS: usize = 8;
+/// As many as the scans of a stack's next frames have in common.
+const BLOCKS: usize = 128;
 
-/// What one walk has copied, all zeros if none.
+/// What one walk has copied, or found missing; all zeros if nothing.
 struct Block {
     address: u64,
     walk: u64,
+    is_there: bool,
     words: [u64; BLOCK],
 }
 
-/// Readable pages, each with the number of the walk that probed it. All zeros is an empty one.
+/// Readable pages, each with the number of the walk that probed it. All zeros is an empty one. What every walk needs comes
+/// first.
+#[repr(C)]
 pub(crate) struct ProbedPages {
     /// By page number: the page's address and, in the low bits, the walk.
     seen: [u64; ENTRIES],
-    /// 1 to 4095; 0 before the first walk.
+    /// Counts walks; 0 before the first one.
     walk: u64,
+    /// The same from 1 to 4095.
+    short_walk: u64,
     /// The stacks in use by the thread, which nobody unmaps. Here, as the thread's stack may be small.
     stacks: [Bounds; 3],
+    /// The process's id; 0 if this walk has not asked for it. A later walk may be in a forked child.
+    process: u32,
     blocks: [Block; BLOCKS],
 }
 
 /// The block must be copied first that begins at this address.
-pub(crate) struct Missing(pub(crate) u64);
+pub(crate) struct NotCopied(pub(crate) u64);
 
 impl ProbedPages {
     /// Forgets the pages of earlier walks. `stacks` are in use by the thread.
     #[inline]
     pub(crate) fn begin_walk(&mut self, stacks: [Bounds; 3]) {
         self.stacks = stacks;
+        self.process = 0;
         self.walk += 1;
-        if self.walk >= PAGE {
-            self.forget_all();
+        self.short_walk += 1;
+        if self.short_walk >= PAGE {
+            self.seen.fill(0);
+            self.short_walk = 1;
         }
     }
 
-    #[cold]
-    fn forget_all(&mut self) {
-        self.seen.fill(0);
-        self.blocks.iter_mut().for_each(|block| block.walk = 0);
-        self.walk = 1;
-    }
-
-    /// The aligned word at `address`, as this walk has copied it.
-    pub(crate) fn copied(&self, address: u64) -> Result<u64, Missing> {
+    /// The aligned word at `address`, as this walk has copied it; `None` if it could not.
+    pub(crate) fn copied(&self, address: u64) -> Result<Option<u64>, NotCopied> {
         let wanted = address & !(BLOCK_BYTES - 1);
         let block = self.blocks.get((wanted / BLOCK_BYTES) as usize % BLOCKS);
-        let word = block
+        let block = block
             .filter(|block| (block.address, block.walk) == (wanted, self.walk))
-            .and_then(|block| block.words.get(((address - wanted) / 8) as usize));
-        word.copied().ok_or(Missing(wanted))
+            .ok_or(NotCopied(wanted))?;
+        let word = block.words.get(((address - wanted) / 8) as usize).copied();
+        Ok(word.filter(|_| block.is_there))
     }
 
     /// Copies the block at `address`; the results are those of [`sys::copy_own`].
     pub(crate) fn copy_block(&mut self, address: u64) -> Option<bool> {
         let block = self.blocks.get_mut((address / BLOCK_BYTES) as usize % BLOCKS)?;
         block.walk = 0;
-        let is_copied = sys::copy_own(address, &mut block.words)?;
-        if is_copied {
-            (block.address, block.walk) = (address, self.walk);
+        if self.process == 0 {
+            self.process = sys::process_id();
         }
-        Some(is_copied)
+        block.is_there = sys::copy_own(self.process, address, &mut block.words)?;
+        (block.address, block.walk) = (address, self.walk);
+        Some(block.is_there)
     }
 
     /// Whether the eight bytes at `address` lie in a stack in use.
@@ -83,20 +89,20 @@ impl ProbedPages {
     /// Whether this walk has found the page at `page` readable.
     #[inline]
     pub(crate) fn contains(&self, page: u64) -> bool {
-        self.seen.get(index(page)) == Some(&(page | self.walk))
+        self.seen.get(index(page)) == Some(&(page | self.short_walk))
     }
 
     /// Notes that the page at `page` is readable.
     pub(crate) fn insert(&mut self, page: u64) {
         if let Some(seen) = self.seen.get_mut(index(page)) {
-            *seen = page | self.walk;
+            *seen = page | self.short_walk;
         }
     }
 
     #[cfg(test)]
     pub(crate) const fn new() -> Self {
-        let blocks = [const { Block { address: 0, walk: 0, words: [0; BLOCK] } }; BLOCKS];
-        Self { seen: [0; ENTRIES], walk: 0, stacks: [Bounds::NONE; 3], blocks }
+        let blocks = [const { Block { address: 0, walk: 0, is_there: false, words: [0; BLOCK] } }; BLOCKS];
+        Self { seen: [0; ENTRIES], walk: 0, short_walk: 0, stacks: [Bounds::NONE; 3], process: 0, blocks }
     }
 }
 

@@ -105,16 +105,16 @@ fn inherits_filter() -> bool {
     known != 0
 }
 
-/// Whether the kernel has copied this process's words from `address` on to `words`. `None` if it cannot be asked. Never
-/// faults, whatever other threads unmap meanwhile.
-pub(crate) fn copy_own(address: u64, words: &mut [u64]) -> Option<bool> {
+/// Whether the kernel has copied the words of this process, whose id is `process`, from `address` on to `words`. `None` if
+/// it cannot be asked. Never faults, whatever other threads unmap meanwhile.
+pub(crate) fn copy_own(process: u32, address: u64, words: &mut [u64]) -> Option<bool> {
     if inherits_filter() {
         return None;
     }
     let bytes = size_of_val(words);
     let to = libc::iovec { iov_base: words.as_mut_ptr().cast(), iov_len: bytes };
     let from = libc::iovec { iov_base: address as *mut _, iov_len: bytes };
-    let arguments = [process_id() as usize, (&raw const to) as usize, 1, (&raw const from) as usize, 1, 0];
+    let arguments = [process as usize, (&raw const to) as usize, 1, (&raw const from) as usize, 1, 0];
     // SAFETY: the kernel checks the source, and writes at most `bytes` into `words`.
     let count = unsafe { call(libc::SYS_process_vm_readv, arguments) };
     match count as i32 {
