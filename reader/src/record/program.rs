@@ -81,7 +81,7 @@ impl Program {
         Err(ProgramError::Unpreloadable {
             path: self.path.display().to_string(),
             why: format!(
-                "it is statically linked, so no loader runs that could load the agent, and an injected one samples by CPU timers only; leave out -e {}",
+                "it is statically linked, so no loader runs that could load the agent, and an injected one samples by CPU timers only; use -e cpu instead of -e {}",
                 sources.name()
             ),
         })
@@ -319,7 +319,7 @@ mod tests {
             for sources in ["offcpu", "cpu,alloc:all", "tp:a:b"] {
                 let sources: Sources = sources.parse().unwrap();
                 let refused = program.check(&sources).unwrap_err().to_string();
-                let advice = format!("leave out -e {}", sources.name());
+                let advice = format!("use -e cpu instead of -e {}", sources.name());
                 assert!(refused.contains("statically linked") && refused.ends_with(&advice), "{refused}");
             }
         }
