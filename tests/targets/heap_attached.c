@@ -1,8 +1,9 @@
 /* Hazard: allocations are redirected while the program runs and allocates. Each line on standard input is a round: known sites
  * allocate a known amount, in threads too; blocks from before are freed; a child is forked that allocates; a library is loaded,
  * and unloaded in every fourth round. The answer is 1 if the program's own calls of malloc are redirected, else 0.
- * usage: heap_attached LIBRARY | fork
- * With `fork`, a line lets a child allocate for two seconds. */
+ * usage: heap_attached LIBRARY | fork | crowded
+ * With `fork`, a line lets a child allocate for two seconds. With `crowded`, there is no room for 3 GiB below the loader, as in
+ * Erlang. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <pthread.h>
@@ -10,6 +11,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -87,6 +89,12 @@ int main(int argc, char **argv)
 	char line[16];
 	void *blocks[4 * BLOCKS], *library = 0;
 	pthread_t threads[4];
+	if (argc > 1 && !strcmp(argv[1], "crowded")) {
+		for (int i = 0; i < 3; i++)
+			if (mmap(0, 1 << 30, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0) == MAP_FAILED)
+				abort();
+		argc = 1;
+	}
 	for (olds = 0; olds < OLD; olds++)
 		old[olds] = site_old();
 	puts("ready");

@@ -98,20 +98,30 @@ fn what_is_allocated_from_the_attach_on_is_counted() {
     }
 }
 
-#[test]
-fn a_few_allocations_are_there_too() {
+/// Records one round of a program with these arguments, some 850 KB.
+fn assert_few_are_there(arguments: &[&str]) {
     let program = Target::c("heap_attached").with("pthread", &["-pthread"]).build();
     let attacher = Attacher::new();
-    let mut guest = Conversation::start(&program, &[]);
+    let mut guest = Conversation::start(&program, arguments);
     let file = attacher.scratch.join("heap.data");
     let recording = Recording::start(&attacher, "alloc:64K", guest.child.id(), &file);
     assert_eq!(guest.ask(), 1);
     let said = recording.end();
     let stats = stats(&file);
     stats.assert_adds_up();
-    // Some 850 KB.
     assert!((1..64).contains(&stats.number("samples")), "{said}: {:#}", stats.0);
     assert_eq!(guest.end(), "done\n");
+}
+
+#[test]
+fn a_few_allocations_are_there_too() {
+    assert_few_are_there(&[]);
+}
+
+/// The loader's hook jumps to the agent, which must be within reach.
+#[test]
+fn a_loader_without_room_below_it_is_hooked() {
+    assert_few_are_there(&["crowded"]);
 }
 
 #[test]

@@ -78,10 +78,13 @@ impl LoaderHook {
         memory.read(self.ret, &mut found).is_ok() && found == [NOP]
     }
 
-    /// A free address range of `bytes` within reach of a jump.
+    /// The start of a free address range of `bytes` within reach of a jump.
     pub(super) fn near(self, mappings: &[Mapping], bytes: u64) -> Option<u64> {
         /// Kept free on both sides, as stacks and heaps grow.
         const APART: u64 = 1 << 20;
+        /// Kept free below the main thread's stack, to which the kernel leaves more than its limit.
+        const BELOW_STACK: u64 = 1 << 30;
+        let is_near = |start: &u64| start.abs_diff(self.ret) < REACH;
         let holes = mappings.windows(2).filter_map(|pair| match pair {
             [before, after] if before.path != Path::new("[heap]") && after.path != Path::new("[stack]") => {
                 let start = after.start.checked_sub(bytes + APART)?;
@@ -89,6 +92,46 @@ impl LoaderHook {
             }
             _ => None,
         });
-        holes.filter(|start| start.abs_diff(self.ret) < REACH).min_by_key(|start| start.abs_diff(self.ret))
+        let below_stack = || {
+            let [before, stack] = mappings.windows(2).find(|pair| pair[1].path == Path::new("[stack]"))?
+            else {
+                return None;
+            };
+            let start = before.end.checked_add(APART)?;
+            (start.checked_add(bytes + BELOW_STACK)? <= stack.start).then_some(start).filter(is_near)
+        };
+        holes.filter(is_near).min_by_key(|start| start.abs_diff(self.ret)).or_else(below_stack)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_agent_gets_a_place_within_reach() {
+        const GIB: u64 = 1 << 30;
+        const MIB: u64 = 1 << 20;
+        let loader = 0x7f00_0000_0000;
+        let near = |mappings: &[(u64, u64, &str)]| {
+            let mapping = |&(start, end, path): &(u64, u64, &str)| {
+                Mapping::parse(format!("{start:x}-{end:x} r-xp 0 fe:00 1 {path}").as_bytes()).unwrap()
+            };
+            LoaderHook { ret: loader }.near(&mappings.iter().map(mapping).collect::<Vec<_>>(), 4 * MIB)
+        };
+        let heap = (GIB, 2 * GIB, "[heap]");
+        let library = |distance: u64| (loader - distance, loader - distance + MIB, "/lib/a.so");
+        let itself = (loader, loader + MIB, "/lib/ld.so");
+        let stack = |distance: u64| (loader + distance, loader + distance + MIB, "[stack]");
+        // Between the library and the loader; not next to a heap or too near a stack.
+        assert_eq!(near(&[heap, library(64 * MIB), itself, stack(GIB)]), Some(loader - 5 * MIB));
+        assert_eq!(near(&[heap, library(MIB), itself, stack(GIB)]), None);
+        // Between the library and the loader, though that is further away.
+        assert_eq!(near(&[heap, library(64 * MIB), itself, stack(2 * GIB)]), Some(loader - 5 * MIB));
+        // Above the loader if there is no room below it.
+        assert_eq!(near(&[heap, library(MIB), itself, stack(2 * GIB)]), Some(loader + 2 * MIB));
+        // Out of reach.
+        let far = [(GIB, 2 * GIB, "/a"), (loader - 3 * GIB, loader, "/b"), itself, stack(GIB)];
+        assert_eq!(near(&far), None);
     }
 }
