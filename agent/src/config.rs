@@ -25,7 +25,6 @@ const DEFAULT_FREQUENCY: u64 = 199;
 const MAX_FREQUENCY: u64 = 100_000;
 /// Default limit of the CPU time used by handlers, in hundredths of a percent.
 const DEFAULT_OVERHEAD: u64 = 200;
-const DEFAULT_FRAMES: usize = 512;
 const DEFAULT_COPY: u64 = 32 << 10;
 /// Smallest useful limit of copied stack bytes.
 const LEAST_COPY: u64 = 1 << 10;
@@ -128,7 +127,7 @@ impl Config {
             deferred: false,
             native_only: false,
             mode: Mode::Overwrite,
-            max_frames: DEFAULT_FRAMES,
+            max_frames: MAX_FRAMES,
             unwind: Unwind::Own,
             copy_limit: DEFAULT_COPY,
             max_overhead: DEFAULT_OVERHEAD,

@@ -1,7 +1,9 @@
-/* Recursion far beyond any limit on frames: ten, then five thousand, then a hundred thousand frames. */
+/* Recursion far beyond any limit on frames: ten, then five thousand, then a hundred thousand frames; or of a given depth.
+ * usage: deep_recursion [DEPTH] */
 #include "burn.h"
 #include <pthread.h>
 #include <stdio.h>
+#include <stdlib.h>
 
 BURN(deep_leaf)
 
@@ -21,8 +23,12 @@ static void *body(void *p)
 	return p;
 }
 
-int main(void)
+int main(int argc, char **argv)
 {
+	if (argc > 1) {
+		printf("depth %d\n", descend(atoi(argv[1]), 300));
+		return 38;
+	}
 	int shallow = descend(10, 100), deep = descend(5000, 300), deepest = 0;
 	pthread_attr_t attr;
 	pthread_attr_init(&attr);

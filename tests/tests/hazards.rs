@@ -433,6 +433,15 @@ fn deep_recursion() {
     }
 }
 
+/// Without a flag, a stack is as deep as a record can be.
+#[test]
+fn recursion_within_the_limit() {
+    let recording = hazard(&Target::c("deep_recursion"), &["900"], &["deep_leaf", "descend"]);
+    assert_eq!(recording.stats().number("truncated"), 0, "{:#}", recording.stats().0);
+    let folded = recording.folded();
+    assert_eq!(folded.nested("main", "deep_leaf"), folded.inclusive("deep_leaf"), "{folded:?}");
+}
+
 #[test]
 fn exit_status() {
     for target in both("exit_status") {

@@ -10,7 +10,7 @@ use crate::sampling::rate::Overhead;
 #[derive(Clone, Copy, Debug, Args)]
 pub(crate) struct SamplingArgs {
     /// Maximum stack depth, in frames; deeper stacks are truncated
-    #[arg(long, value_name = "FRAMES", env = "SELFWIND_MAX_STACK", default_value_t = 512,
+    #[arg(long, value_name = "FRAMES", env = "SELFWIND_MAX_STACK", default_value_t = MAX_DEPTH as u32,
           value_parser = clap::value_parser!(u32).range(1..=MAX_DEPTH as i64))]
     pub(crate) max_stack: u32,
     /// Maximum share of CPU time spent on sampling, in percent; at the limit fewer samples are taken, and the summary says so

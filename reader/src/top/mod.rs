@@ -22,6 +22,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use ratatui::DefaultTerminal;
 use ratatui::crossterm::event::{self, KeyEventKind};
+use shm_format::MAX_DEPTH;
 
 pub(crate) use arguments::TopArgs;
 
@@ -55,8 +56,6 @@ const BLOCKS_EVERY: Duration = Duration::from_secs(1);
 const POLL_MAX: Duration = Duration::from_millis(100);
 /// How long a command may take to end after SIGTERM.
 const TERM_TIMEOUT: Duration = Duration::from_secs(3);
-/// Maximum stack depth.
-const MAX_STACK: u32 = 512;
 
 /// Shows the live screen until the user quits. Returns the exit status.
 ///
@@ -130,7 +129,7 @@ fn sampling(args: &TopArgs) -> SamplingSettings {
     SamplingSettings {
         frequency: args.freq,
         sources: args.event.clone(),
-        max_stack: MAX_STACK,
+        max_stack: MAX_DEPTH as u32,
         ..SamplingSettings::default()
     }
 }

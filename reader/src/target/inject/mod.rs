@@ -25,6 +25,7 @@ mod turn;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use shm_format::MAX_DEPTH;
 use shm_format::injection::Command;
 
 use crate::proc;
@@ -49,8 +50,6 @@ pub(crate) fn is_loader_hooked(pid: u32) -> bool {
     remote_call::is_loader_hooked(pid)
 }
 
-/// Default maximum stack depth in frames.
-const DEFAULT_STACK: u32 = 512;
 /// How long an agent may take from creating its region until it has written its Process record.
 const BEGIN: Duration = Duration::from_secs(2);
 /// How often to check for that.
@@ -288,7 +287,7 @@ pub(crate) fn resume(pid: u32) -> Result<bool, InjectError> {
         &Settings {
             sources: Sources::default(),
             frequency: frequency.clamp(1, rate::MAX_FREQUENCY),
-            max_stack: DEFAULT_STACK,
+            max_stack: MAX_DEPTH as u32,
             max_overhead: Overhead::default(),
             native_only: false,
             unwinding: Unwinding::default(),
