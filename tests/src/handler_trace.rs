@@ -109,6 +109,10 @@ pub fn watch(
     trace(&tracee, agent().file_name().and_then(OsStr::to_str).expect("a file"), every, limit)
 }
 
+/// Signals that are first delivered without a look. The agent starts meanwhile: on a busy machine, a thread whose handlers are
+/// single-stepped has used the time until the next signal before it goes on.
+const START: u64 = 10;
+
 /// Lets `tracee` run and single-steps every `every`-th run of its SIGPROF handler, until it ends or `limit` runs have
 /// been traced. `agent` is the file name of the agent.
 fn trace(tracee: &Tracee, agent: &str, every: u64, limit: u64) -> io::Result<HandlerTrace> {
@@ -127,7 +131,7 @@ fn trace(tracee: &Tracee, agent: &str, every: u64, limit: u64) -> io::Result<Han
             }
             Event::Signal(thread, Signal::SIGPROF) => {
                 signals += 1;
-                if signals % every == 0 {
+                if signals > START && signals % every == 0 {
                     tracer.run(thread)?;
                 } else {
                     tracee.resume(thread, Some(Signal::SIGPROF))?;
