@@ -13,7 +13,7 @@ use core::cell::UnsafeCell;
 
 use handler::generated::Run;
 use handler::interpreter::regions::Region;
-use handler::lasting_code;
+use handler::program;
 use handler::slot;
 use handler::snapshot::{self, Snapshot};
 use unwind::elf_image::{ElfImage, ProgramHeader};
@@ -204,8 +204,8 @@ fn visit(stage: Stage, names: &Names, known: Vec<Arc<Object>>) -> Seen {
         let is_known = |image: &ElfImage<'_>| known.iter().find(|object| object.is(image, &path(image)));
         let tables = names.tables.as_deref();
         let thread_locals = info.thread_locals(is_program, headers);
-        if stage == Stage::Start || is_program && name.is_empty() {
-            note_code(info.bias, headers);
+        if is_program && name.is_empty() {
+            note_program(info.bias, headers);
         }
         if stage == Stage::Attached {
             let Some(copied) = CopiedImage::new(info.bias, headers) else { return true };
@@ -248,13 +248,13 @@ fn visit(stage: Stage, names: &Names, known: Vec<Arc<Object>>) -> Seen {
     seen
 }
 
-/// Tells the handler where the code of an object is that is never unloaded: its largest segment.
-fn note_code(bias: u64, headers: &[ProgramHeader]) {
+/// Tells the handler where the program's own code is: its largest segment.
+fn note_program(bias: u64, headers: &[ProgramHeader]) {
     const CODE: u32 = PF_R | PF_X;
     let code = headers.iter().filter(|header| header.kind == PT_LOAD && header.flags & CODE == CODE);
     if let Some(code) = code.max_by_key(|header| header.file_size) {
         let low = bias.wrapping_add(code.address);
-        lasting_code::note(low, low.saturating_add(code.file_size));
+        program::note(low, low.saturating_add(code.file_size));
     }
 }
 

@@ -2,8 +2,7 @@
  * allocate a known amount, in threads too; blocks from before are freed; a child is forked that allocates; a library is loaded,
  * and unloaded in every fourth round. The answer is 1 if the program's own calls of malloc are redirected, else 0.
  * usage: heap_attached LIBRARY | fork | crowded
- * With `fork`, a line lets a child allocate for two seconds. With `crowded`, there is no room for 3 GiB below the loader, as in
- * Erlang. */
+ * With `fork`, a line lets a child allocate for two seconds. With `crowded`, the 3 GiB below the loader are taken, as in Erlang. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <pthread.h>

@@ -2,16 +2,16 @@
 //!
 //! Inside the known bounds of the thread's stack a read is a plain load, as long as the walk has not had to guess. In the rest
 //! of the stack (a coroutine's; a guard page) each page is probed once per walk, by a system call that reports an unmapped page
-//! instead of faulting. The code of the program, and of the libraries it was started with, is read in place. Elsewhere
-//! (generated code, a wild pointer in a corrupt frame) another thread may unmap a page after the probe, so the kernel copies
-//! what is read. Once the program has installed a seccomp filter neither is done, and such memory counts as unreadable.
+//! instead of faulting. The program's own code is read in place. Elsewhere (generated code, a wild pointer in a corrupt frame)
+//! another thread may unmap a page after the probe, so the kernel copies what is read. Once the program has installed a
+//! seccomp filter neither is done, and such memory counts as unreadable.
 
 use unwind::Memory;
 
 use crate::arch::load;
 pub use crate::bounds::Bounds;
-use crate::lasting_code;
 use crate::probed_pages::{NotCopied, ProbedPages};
+use crate::program;
 use crate::sys::{self, PAGE};
 
 /// Probes per walk. Code without call frame information is probed frame by frame: as many as a walk has frames.
@@ -52,8 +52,8 @@ impl<'p> Stack<'p> {
     #[cold]
     #[inline(never)]
     fn unknown(&mut self, address: u64) -> Option<u64> {
-        if lasting_code::holds(address) {
-            // SAFETY: that code stays mapped.
+        if program::holds(address) {
+            // SAFETY: the program's own code stays mapped.
             return Some(unsafe { load(address) });
         }
         if self.pages.in_stack(address) {
@@ -173,10 +173,10 @@ mod tests {
     }
 
     #[test]
-    fn code_that_lasts_is_read_in_place() {
+    fn the_program_is_read_in_place() {
         static CODE: [u64; 4] = [1, 2, 3, 4];
         let low = CODE.as_ptr() as u64;
-        lasting_code::note(low, low + 24);
+        program::note(low, low + 24);
         let mut pages = ProbedPages::new();
         let mut stack = Stack::new([Bounds::NONE; 2], 0, false, &mut pages);
         assert_eq!(
