@@ -9,12 +9,11 @@ use std::fs;
 use std::hash::{DefaultHasher, Hasher};
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::thread;
 
-fn main() -> Result<(), Box<dyn Error + Send + Sync>> {
+fn main() -> Result<(), Box<dyn Error>> {
     let root = PathBuf::from(env::var("CARGO_MANIFEST_DIR")?).join("..");
     let out = PathBuf::from(env::var("OUT_DIR")?);
-    for input in ["agent", "unwind", "shm-format", "Cargo.toml", "Cargo.lock"] {
+    for input in ["agent", "unwind", "python-layout", "shm-format", "Cargo.toml", "Cargo.lock"] {
         println!("cargo:rerun-if-changed={}", root.join(input).display());
     }
     println!("cargo:rerun-if-env-changed=SELFWIND_SKIP_AGENT");
@@ -24,22 +23,14 @@ fn main() -> Result<(), Box<dyn Error + Send + Sync>> {
         ("agent", "SELFWIND_AGENT", ""),
         ("agent-probes", "SELFWIND_PROBES_AGENT", "allocations,locks,mappings"),
     ];
-    // Side by side: most of the time is that of one thread, which optimises the whole library at once.
-    let built = thread::scope(|scope| {
-        let builds = kinds.map(|(name, _, features)| {
-            let target = out.join(format!("{name}-target"));
-            let root = &root;
-            scope.spawn(
-                move || if is_skipped { Ok(None) } else { build_agent(root, &target, features).map(Some) },
-            )
-        });
-        builds.map(|build| build.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
-    });
-    for ((name, variable, _), library) in kinds.into_iter().zip(built) {
+    // One target directory, so that the second kind finds what both need.
+    let target = out.join("agent-target");
+    for (name, variable, features) in kinds {
         let embedded = out.join(format!("{name}.so"));
-        match library? {
-            Some(library) => drop(fs::copy(library, &embedded)?),
-            None => fs::write(&embedded, b"")?,
+        if is_skipped {
+            fs::write(&embedded, b"")?;
+        } else {
+            fs::copy(build_agent(&root, &target, features)?, &embedded)?;
         }
         println!("cargo:rustc-env={variable}_FILE={}", embedded.display());
         let mut hasher = DefaultHasher::new();
@@ -49,7 +40,7 @@ fn main() -> Result<(), Box<dyn Error + Send + Sync>> {
     Ok(())
 }
 
-fn build_agent(root: &Path, target: &Path, features: &str) -> Result<PathBuf, Box<dyn Error + Send + Sync>> {
+fn build_agent(root: &Path, target: &Path, features: &str) -> Result<PathBuf, Box<dyn Error>> {
     let mut cargo = Command::new(env::var_os("CARGO").ok_or("CARGO is not set")?);
     cargo.args(["build", "--package", "selfwind-agent", "--profile", "agent", "--features", features]);
     cargo.arg("--manifest-path").arg(root.join("Cargo.toml"));
