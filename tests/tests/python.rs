@@ -151,6 +151,28 @@ fn no_stack_is_impossible() {
     }
 }
 
+/// Allocations, most of which are recognised instead of walked, in turn with samples of the same thread.
+#[test]
+fn no_stack_of_an_allocation_is_impossible() {
+    for (minor, python) in pythons() {
+        let what = format!("3.{minor} {}", python.display());
+        let recorder = Recorder::at(9973).event("cpu,alloc:all").env("SELFWIND_POOL", "128M");
+        let recording = recorder.record(&python, &[script("python_graph"), "3".into()]);
+        recording.assert_adds_up();
+        for event in ["cpu", "alloc_objects"] {
+            let what = format!("{what} {event}");
+            let flags = ["export", "-f", "folded", "--event", event];
+            let mut folded = Folded::parse(&read(&flags, &recording.file));
+            // Ticks within the agent count for the next sample.
+            folded.stacks.retain(|(stack, _)| !stack.iter().any(|element| element == "[since last sample]"));
+            assert_possible(&what, minor, &recording, &folded);
+            let gaps = weight_of_gaps(&folded);
+            println!("{what}: {gaps} of {} with a gap", folded.total());
+            assert!(gaps <= folded.total() / 100, "{what}: gaps are {gaps} of {}", folded.total());
+        }
+    }
+}
+
 /// Threads that wait for their turn, anywhere in their code; read from outside.
 #[test]
 fn no_stack_of_a_blocked_thread_is_impossible() {
@@ -409,6 +431,38 @@ fn functions_in_reused_memory_have_their_own_names() {
             "3.{minor}: memory is not taken again: {}",
             addresses.len()
         );
+    }
+}
+
+/// Counts of allocations below native frames that are the same, by the functions above, which an interpreter runs.
+#[test]
+fn allocations_that_recur_are_counted_for_their_functions() {
+    for (minor, python) in pythons() {
+        for event in ["alloc:all", "cpu,alloc:all"] {
+            let what = format!("3.{minor} {event}");
+            let recorder = Recorder::at(997).event(event).env("SELFWIND_POOL", "128M");
+            let recording = recorder.record(&python, &[script("python_recurs")]);
+            assert_eq!(recording.outcome.status, 0, "{what}: {:?}", recording.outcome);
+            let flags = ["export", "-f", "folded", "--event", "alloc_objects"];
+            let folded = Folded::parse(&read(&flags, &recording.file));
+            for line in recording.outcome.stdout.lines() {
+                let (path, count) = line.rsplit_once(' ').expect("a number");
+                let count: u64 = count.parse().expect("a number");
+                let has_path = |stack: &[String]| {
+                    // A thread's main function is called by the interpreter's own library.
+                    functions(stack).join(" ").ends_with(path)
+                };
+                let of_path = folded.stacks.iter().filter(|(stack, _)| has_path(stack));
+                let found: u64 = of_path.map(|(_, weight)| weight).sum();
+                // Of each function's first frames and small objects.
+                assert!((count..count + 20).contains(&found), "{what}: {path}: {found} of {count}");
+            }
+            let stats = recording.stats();
+            let (bytes, samples) = (stats.number("bytes"), stats.number("samples"));
+            println!("{what}: {bytes} bytes for {samples} samples");
+            // A stack of its own takes 20 or more. In 3.9 each is written.
+            assert!(minor < 10 || bytes < 12 * samples, "{what}: {bytes} bytes for {samples} samples");
+        }
     }
 }
 

@@ -138,7 +138,7 @@ impl<N> KnownStack<N> {
 
 /// Adds a word to a hash: for a given hash, different words give different results, and the other way round.
 #[inline(always)]
-fn mix(hash: u64, word: u64) -> u64 {
+pub fn mix(hash: u64, word: u64) -> u64 {
     // Fibonacci hashing; the rotation brings what the product has spread to the low bits.
     (hash ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29)
 }
@@ -273,6 +273,14 @@ impl<N: Copy> KnownStacks<N> {
     #[inline]
     pub fn note(&mut self, index: usize) -> Option<&mut N> {
         self.stacks.get_mut(index).map(|stack| &mut stack.note)
+    }
+
+    /// A hash of all that tells the stack at `index` from others.
+    #[inline]
+    pub fn identity(&self, index: usize) -> Option<u64> {
+        let stack = self.stacks.get(index)?;
+        let fp = if stack.by_fp { stack.fp } else { 0 };
+        Some([stack.sp, stack.pc, fp, stack.words].into_iter().fold(u64::from(self.generation), mix))
     }
 
     /// Copies the frames of the stack at `index`, which [`find`](Self::find) has just found in `memory`: leaf first, without

@@ -96,7 +96,7 @@ pub use frame::{FoundBy, Frame, Interpreted};
 pub use frame_row::{Cfa, FrameRow};
 pub use guess::{called_before, guess, is_behind_call, strip};
 pub use jumps::Jumps;
-pub use known_stacks::KnownStacks;
+pub use known_stacks::{KnownStacks, mix};
 pub use memory::Memory;
 pub use module::Module;
 pub use modules::Modules;

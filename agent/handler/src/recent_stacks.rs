@@ -1,19 +1,49 @@
 //! The stacks of a thread's recent allocations, and their numbers in the durable log.
 //!
+//! An interpreter runs many functions in the same native frames. So a stack with its frames is looked up in two steps: the native
+//! ones by the words that they depend on, then all by a hash of both. What an interpreter's frames are is read each time.
+//!
 //! A lookup that fails and keeping the stack take as long as a walk. If a program's stacks rarely recur, nearly all are
 //! walked only.
 
 use shm_format::{AlikeAllocations, AllocationCounts, Repeat};
-use unwind::{KnownStacks, Memory, Registers, StackCache};
+use unwind::{KnownStacks, Memory, Registers, StackCache, mix};
+
+use crate::interpreter::Calls;
 
 /// Some stacks of one thread. All zero when empty.
 pub(crate) struct RecentStacks {
     stacks: KnownStacks<Recurring>,
+    /// Some of the following are not empty.
+    has_mixed: bool,
+    /// Stacks with an interpreter's frames, in sets by their hashes.
+    mixed: [[Mixed; WAYS]; SETS],
     /// Rises with each miss and falls with each hit. While it is below the maximum, every stack is looked up.
     debt: u32,
     /// Stacks at the maximum.
     untried: u32,
 }
+
+/// A stack with an interpreter's frames. All zero if there is none.
+#[derive(Clone, Copy)]
+struct Mixed {
+    /// Hash of its native frames, of the interpreter's, and of where these are among them.
+    hash: u64,
+    recurring: Recurring,
+}
+
+/// A stack that is kept.
+#[derive(Clone, Copy)]
+pub(crate) enum Kept {
+    /// All frames are native. Its index.
+    Native(usize),
+    /// Some are an interpreter's. Its set and its number there.
+    Mixed(usize, usize),
+}
+
+/// Stacks with an interpreter's frames that are kept: 2048 times 4.
+const SETS: usize = 2048;
+const WAYS: usize = 4;
 
 /// What is known of a stack. All zero when it has not recurred.
 #[derive(Clone, Copy)]
@@ -23,16 +53,18 @@ pub(crate) struct Recurring {
     /// Indexes of the counts of its latest sizes, by a hash of the size. One that is of another size counts nothing.
     counts: [u32; SIZES],
     /// Number of counts that it has taken.
-    taken: u32,
+    taken: u16,
+    /// What its native frames tell of the interpreter.
+    calls: u16,
 }
 
 /// Number of sizes of a stack that are remembered.
 const SIZES: usize = 4;
 /// Most counts that a stack may take: the table is for all stacks.
-const COUNTS: u32 = 64;
+const COUNTS: u16 = 64;
 
 impl Recurring {
-    const NEW: Self = Self { number: 0, counts: [0; SIZES], taken: 0 };
+    const NEW: Self = Self { number: 0, counts: [0; SIZES], taken: 0, calls: 0 };
 
     /// Counts an allocation. Returns what it is counted among; `None` if it has to be told apart.
     #[inline(always)]
@@ -64,6 +96,9 @@ const _: usize = Repeat::DEPTH - KnownStacks::<Recurring>::DEPTH;
 impl RecentStacks {
     pub(crate) fn forget(&mut self) {
         self.stacks.forget();
+        if core::mem::take(&mut self.has_mixed) {
+            self.mixed.as_flattened_mut().fill(Mixed { hash: 0, recurring: Recurring::NEW });
+        }
     }
 
     /// Whether to look up the next stack.
@@ -81,8 +116,8 @@ impl RecentStacks {
         self.debt = (self.debt + MISS).min(DEBT_MOST);
     }
 
-    /// The index of the stack that a walk from `leaf` would find in modules of this `generation`. `None` if only a walk can
-    /// tell.
+    /// The index of the native stack that a walk from `leaf` would find in modules of this `generation`. `None` if only a walk
+    /// can tell.
     #[inline(always)]
     pub(crate) fn find<M: Memory>(
         &mut self,
@@ -95,56 +130,91 @@ impl RecentStacks {
         Some(index)
     }
 
-    /// The number in the durable log of the stack at `index`, which was just found in `memory`. If it has none, `append`
-    /// gets its frames, leaf first, without the leaf itself.
+    /// What the native stack at `index` tells of the interpreter.
+    pub(crate) fn calls(&mut self, index: usize) -> Option<Calls> {
+        Some(Calls::unpack(self.stacks.note(index)?.calls))
+    }
+
+    /// The hash of the native stack at `index` with the interpreter's frames, of which `frames` is the hash.
+    pub(crate) fn mixed_hash(&self, index: usize, frames: u64) -> Option<u64> {
+        Some(mix(self.stacks.identity(index)?, frames))
+    }
+
+    /// The stack with an interpreter's frames of this hash.
+    pub(crate) fn find_mixed(&self, hash: u64) -> Option<Kept> {
+        let set = Self::set(hash);
+        let way = self.mixed.get(set)?.iter().position(|mixed| mixed.hash == hash)?;
+        Some(Kept::Mixed(set, way))
+    }
+
+    fn set(hash: u64) -> usize {
+        (hash >> 32) as usize % SETS
+    }
+
+    fn note(&mut self, kept: Kept) -> Option<&mut Recurring> {
+        match kept {
+            Kept::Native(index) => self.stacks.note(index),
+            Kept::Mixed(set, way) => Some(&mut self.mixed.get_mut(set)?.get_mut(way)?.recurring),
+        }
+    }
+
+    /// The number of a stack in the durable log. If it has none, `append` writes it.
     #[inline(always)]
-    pub(crate) fn number<M: Memory>(
-        &mut self,
-        index: usize,
-        append: impl FnOnce(&[u64]) -> Option<u32>,
-        memory: &mut M,
-    ) -> Option<u32> {
-        match self.stacks.note(index)?.number {
-            0 => self.give_number(index, append, memory),
+    pub(crate) fn number(&mut self, kept: Kept, append: impl FnOnce(&Self) -> Option<u32>) -> Option<u32> {
+        match self.note(kept)?.number {
+            0 => {
+                let number = append(self)?;
+                self.note(kept)?.number = number;
+                Some(number)
+            }
             number => Some(number),
         }
     }
 
-    #[cold]
-    #[inline(never)]
-    fn give_number<M: Memory>(
-        &mut self,
+    /// The frames of the native stack at `index`, which was just found in `memory`: leaf first, without the leaf itself.
+    pub(crate) fn frames<'f, M: Memory>(
+        &self,
         index: usize,
-        append: impl FnOnce(&[u64]) -> Option<u32>,
         memory: &mut M,
-    ) -> Option<u32> {
-        let number = append(self.stacks.frames(index, memory, &mut [0; KnownStacks::<Recurring>::DEPTH]))?;
-        self.stacks.note(index)?.number = number;
-        Some(number)
+        frames: &'f mut [u64; KnownStacks::<Recurring>::DEPTH],
+    ) -> &'f [u64] {
+        self.stacks.frames(index, memory, frames)
     }
 
-    /// Counts an allocation of this size with the stack at `index`, which has a number, in a recording. Returns what it is
-    /// counted among; `None` if it has to be told apart.
+    /// Counts an allocation of this size with a stack, which has a number, in a recording. Returns what it is counted among;
+    /// `None` if it has to be told apart.
     #[inline(always)]
     pub(crate) fn count(
         &mut self,
-        index: usize,
+        kept: Kept,
         recording: u64,
         size: u64,
         counts: &AllocationCounts,
     ) -> Option<AlikeAllocations> {
-        self.stacks.note(index)?.count(recording, u32::try_from(size).ok()?, counts)
+        self.note(kept)?.count(recording, u32::try_from(size).ok()?, counts)
     }
 
-    /// Keeps the stack of the last walk, which is in `cache`.
+    /// Keeps the native stack of the last walk, which is in `cache`, and what it tells of the interpreter.
     pub(crate) fn keep<M: Memory>(
         &mut self,
         generation: u32,
         leaf: &Registers,
         cache: &StackCache,
         memory: &mut M,
+        calls: u16,
     ) {
         self.miss();
-        let _ = self.stacks.learn(generation, leaf, cache, memory, Recurring::NEW);
+        let _ = self.stacks.learn(generation, leaf, cache, memory, Recurring { calls, ..Recurring::NEW });
+    }
+
+    /// Keeps the stack with an interpreter's frames of this hash.
+    pub(crate) fn keep_mixed(&mut self, hash: u64) {
+        self.miss();
+        self.has_mixed = true;
+        let Some(set) = self.mixed.get_mut(Self::set(hash)) else { return };
+        let free = set.iter().position(|mixed| mixed.hash == 0);
+        if let Some(place) = set.get_mut(free.unwrap_or(hash as usize % WAYS)) {
+            *place = Mixed { hash, recurring: Recurring::NEW };
+        }
     }
 }

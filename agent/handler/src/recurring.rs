@@ -2,7 +2,7 @@
 //!
 //! A stack that the thread walked recently is recognised, without a walk, by the words of memory that the walk depended
 //! on. When it comes for the second time, it is written to the durable log under a number; from then on its allocations only
-//! refer to that. This applies only if all frames are native: an interpreter's frames are read each time.
+//! refer to that. An interpreter's frames are read each time, and compared.
 //!
 //! Allocations of one stack and size are told apart no further than that: they are counted, and their blocks have one id. In a
 //! flight recorder each has a record besides, which is overwritten in its turn. What must never happen here: a count or a record
@@ -12,14 +12,16 @@ use core::sync::atomic::{AtomicU32, Ordering};
 
 use shm_format::record::{FrameWords, RecurringStack};
 use shm_format::{AlikeAllocations, AllocationNonce, BlockId, Committed, DurableRecord, Loss, Mode, Repeat};
-use unwind::{End, Memory};
+use unwind::{End, KnownStacks, Memory, Registers};
 
 use crate::arch::load;
 use crate::caller::{Caller, Note};
 use crate::clock;
+use crate::interpreter::{self, Calls, Signals};
+use crate::recent_stacks::{Kept, RecentStacks};
 use crate::recording::Recording;
-use crate::slot::Slot;
-use crate::snapshot;
+use crate::slot::{Slot, Workbench};
+use crate::snapshot::{self, Pinned};
 
 /// Bytes of the durable log in which stacks are written; the rest is for modules and threads.
 pub const STACK_LOG: u64 = 4 << 20;
@@ -73,32 +75,181 @@ pub(crate) fn write(
     caller: &Caller,
     allocation: AllocationNonce,
 ) -> Written {
-    let registers = caller.registers();
     // SAFETY: the caller holds the nesting guard and has prepared the slot, so nothing else uses the recent stacks.
     let recent = unsafe { slot.recent_stacks().as_mut() };
-    let recent = recent.and_then(|recent| recent.is_worth_a_try().then_some(recent));
-    let (Some(generation), Some(recent)) = (snapshot::native_generation(), recent) else {
+    let Some(recent) = recent.and_then(|recent| recent.is_worth_a_try().then_some(recent)) else {
         return walk(recording, slot, caller, allocation);
     };
+    let recognised = match snapshot::native_generation() {
+        Some(generation) => recognise(recording, slot, caller, recent, generation, allocation),
+        None => recognise_mixed(recording, slot, caller, recent, allocation),
+    };
+    match recognised {
+        Ok(stack) => repeat(recording, slot, recent, stack, allocation),
+        Err(walked) => walked,
+    }
+}
+
+/// A stack that need not be walked, and its number in the log.
+type Recognised = (Kept, u32);
+
+/// Recognises the stack, or walks and writes it.
+#[inline(always)]
+fn recognise(
+    recording: &Recording,
+    slot: &Slot,
+    caller: &Caller,
+    recent: &mut RecentStacks,
+    generation: u32,
+    allocation: AllocationNonce,
+) -> Result<Recognised, Written> {
+    let registers = caller.registers();
     let memory = &mut Own::of(slot, registers.sp());
     let Some(index) = recent.find(generation, &registers, memory) else {
         let written = walk(recording, slot, caller, allocation);
         if written.end == End::Root {
             // SAFETY: the caller holds the nesting guard, and the walk is over, so nothing else uses the stack cache.
             let stack_cache = unsafe { &*slot.stack_cache() };
-            recent.keep(generation, &registers, stack_cache, memory);
+            recent.keep(generation, &registers, stack_cache, memory, 0);
         }
-        return written;
+        return Err(written);
     };
-    let Some(stack) = recent.number(index, |frames| append(recording, slot, frames), memory) else {
+    let kept = Kept::Native(index);
+    let number = recent.number(kept, |recent| append_native(recording, slot, recent, index, memory));
+    number.map(|number| (kept, number)).ok_or_else(|| {
         recent.miss();
-        return walk(recording, slot, caller, allocation);
+        walk(recording, slot, caller, allocation)
+    })
+}
+
+/// The same in a process in which there may be an interpreter's frames.
+#[inline(never)]
+fn recognise_mixed(
+    recording: &Recording,
+    slot: &Slot,
+    caller: &Caller,
+    recent: &mut RecentStacks,
+    allocation: AllocationNonce,
+) -> Result<Recognised, Written> {
+    let registers = caller.registers();
+    let memory = &mut Own::of(slot, registers.sp());
+    let known = match look_up(recording, slot, &registers, recent, memory) {
+        Known::Nothing => return Err(walk(recording, slot, caller, allocation)),
+        Known::Generation(generation) => {
+            let written = walk(recording, slot, caller, allocation);
+            // SAFETY: the caller holds the nesting guard, and the walk is over.
+            let Workbench { stack_cache, scratch, .. } = unsafe { slot.bench() };
+            let calls = scratch.calls().and_then(Calls::packed);
+            match calls.filter(|_| written.end == End::Root) {
+                Some(calls) => recent.keep(generation, &registers, stack_cache, memory, calls),
+                None => recent.miss(),
+            }
+            return Err(written);
+        }
+        Known::Frames(known) => known,
     };
+    let Some(kept) = recent.find_mixed(known.hash) else {
+        let written = walk(recording, slot, caller, allocation);
+        if written.end == End::Root {
+            recent.keep_mixed(known.hash);
+        }
+        return Err(written);
+    };
+    let number = recent.number(kept, |_| append_mixed(recording, slot, caller, known));
+    number.map(|number| (kept, number)).ok_or_else(|| {
+        recent.miss();
+        walk(recording, slot, caller, allocation)
+    })
+}
+
+/// What is known of a stack with an interpreter's frames.
+enum Known {
+    /// Only a walk can tell.
+    Nothing,
+    /// The generation of the modules; the native frames are not known.
+    Generation(u32),
+    /// All frames.
+    Frames(KnownFrames),
+}
+
+#[derive(Clone, Copy)]
+struct KnownFrames {
+    /// Of the interpreter's frames.
+    found: u64,
+    /// Of all.
+    hash: u64,
+}
+
+/// What is known of the stack that a walk from these registers would find.
+fn look_up(
+    recording: &Recording,
+    slot: &Slot,
+    registers: &Registers,
+    recent: &mut RecentStacks,
+    memory: &mut Own,
+) -> Known {
+    // SAFETY: the caller holds the nesting guard and has prepared the slot, so nothing else uses the workspace.
+    let Workbench { scratch, pin, .. } = unsafe { slot.bench() };
+    scratch.forget_calls();
+    let Some(pinned) = Pinned::new(pin).filter(|pinned| pinned.regions().is_empty()) else {
+        return Known::Nothing;
+    };
+    let Some(python) = pinned.python() else { return Known::Nothing };
+    let generation = pinned.modules().generation();
+    let Some(index) = recent.find(generation, registers, memory) else {
+        return Known::Generation(generation);
+    };
+    let (sampled, innermost) = (slot.sampled(Signals::Open), registers.sp());
+    let found = recent
+        .calls(index)
+        .and_then(|calls| interpreter::find_again(python, &sampled, recording, innermost, calls, scratch));
+    let known = found.and_then(|found| Some(KnownFrames { found, hash: recent.mixed_hash(index, found)? }));
+    known.map_or(Known::Nothing, Known::Frames)
+}
+
+/// Appends the native stack at `index`, which was just found in `memory`, to the durable log, as [`append`] does.
+#[cold]
+#[inline(never)]
+fn append_native(
+    recording: &Recording,
+    slot: &Slot,
+    recent: &RecentStacks,
+    index: usize,
+    memory: &mut Own,
+) -> Option<u32> {
+    append(recording, slot, recent.frames(index, memory, &mut [0; KnownStacks::<()>::DEPTH]))
+}
+
+/// Appends the stack of `caller`, of which so much is known, to the durable log, as [`append`] does.
+#[cold]
+#[inline(never)]
+fn append_mixed(recording: &Recording, slot: &Slot, caller: &Caller, known: KnownFrames) -> Option<u32> {
+    // SAFETY: the caller holds the nesting guard and has prepared the slot, so nothing else uses the workspace.
+    let mut bench = unsafe { slot.bench() };
+    let (walk, _, frames) = caller.walk(recording, slot, &mut bench);
+    let mut copy = [0; Repeat::DEPTH];
+    // Without the called function.
+    let frames = frames.get(1..)?;
+    let copy = copy.get_mut(..frames.len())?;
+    copy.copy_from_slice(frames);
+    let is_same = walk.end == End::Root && bench.scratch.found_hash() == known.found;
+    if is_same { append(recording, slot, copy) } else { None }
+}
+
+/// Writes one more allocation of a stack that has this number in the log.
+#[inline(always)]
+fn repeat(
+    recording: &Recording,
+    slot: &Slot,
+    recent: &mut RecentStacks,
+    (kept, stack): (Kept, u32),
+    allocation: AllocationNonce,
+) -> Written {
     let (recordings, is_flight) = (recording.region.recordings(), recording.region.mode() == Mode::Overwrite);
     // A flight recorder's counts only tell what is shared. They serve for all of its recordings.
     let number = if is_flight { 0 } else { recordings };
     let counts = recording.allocation_counts.as_ref();
-    let counted = counts.and_then(|counts| recent.count(index, number, allocation.size(), counts));
+    let counted = counts.and_then(|counts| recent.count(kept, number, allocation.size(), counts));
     let (repeat, id) = match counted {
         Some(alike) if !is_flight => {
             return Written {

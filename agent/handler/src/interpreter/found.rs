@@ -1,7 +1,7 @@
 //! The interpreted frames found for a thread, in runs, leaf first, as they are recorded.
 
 use shm_format::MAX_DEPTH;
-use unwind::{Frame, Interpreted};
+use unwind::{Frame, Interpreted, mix};
 
 use super::gap::Gap;
 
@@ -44,6 +44,15 @@ impl Found {
 
     pub(super) fn is_empty(&self) -> bool {
         self.count == 0
+    }
+
+    /// A hash of all frames and of the native frames that they belong to.
+    #[inline(never)]
+    pub(super) fn hash(&self) -> u64 {
+        let frames = self.frames.get(..self.closed).unwrap_or(&[]);
+        let hash = frames.iter().fold(self.count as u64, |hash, frame| mix(hash, *frame));
+        let add = |hash, run: &Run| mix(mix(hash, run.inside), u64::from(run.until));
+        self.runs().iter().fold(hash, add)
     }
 
     /// The runs.

@@ -80,13 +80,15 @@ impl<'a> Memory<'a> {
         Self { pages, known, probes, signals: Signals::Blocked, blocked: None }
     }
 
-    /// Notes a range that stays mapped for the rest of the walk, in the place of the last one of its kind.
+    /// Notes a range that stays mapped for the rest of the walk, in the place of the last one of its kind. So do its pages: the
+    /// outermost `_PyCFrame` of 3.11 and 3.12 lies behind the fields of the thread state that are read.
     ///
     /// # Safety
     /// It does.
     pub(super) unsafe fn keep(&mut self, kind: Lasting, range: Bounds) {
         if let Some(known) = self.known.get_mut(kind as usize) {
-            *known = range;
+            let high = range.high.checked_next_multiple_of(PAGE).unwrap_or(range.high);
+            *known = Bounds { low: range.low & !(PAGE - 1), high };
         }
     }
 

@@ -28,7 +28,8 @@ use crate::stack::Bounds;
 use found::Found;
 pub(crate) use memory::Signals;
 use memory::{Memory, Pages};
-use python::{Thread, Work};
+pub(crate) use python::Calls;
+use python::{Python, Thread, Work};
 
 /// The memory that a thread needs for interpreted frames. All zeros when empty.
 pub(crate) struct Scratch {
@@ -64,6 +65,76 @@ pub(crate) struct SampledThread {
     pub(crate) is_only: bool,
 }
 
+/// The native frames among which an interpreter's are looked for.
+enum Native<'a> {
+    /// Those of a walk, and whether it is complete.
+    Walked(&'a StackCache, bool),
+    /// Those that a complete walk has found earlier: the innermost stack pointer, and what they tell of the interpreter.
+    Known(u64, Calls),
+}
+
+/// Finds the interpreter's frames. Returns whether these are all, in stack order.
+fn find(
+    python: &Python,
+    recording: &Recording,
+    sampled: &SampledThread,
+    native: &Native<'_>,
+    scratch: &mut Scratch,
+) -> bool {
+    let Scratch { pages, python: work, found, .. } = scratch;
+    found.clear();
+    let Some(pointer) = arch::pthread_self() else { return false };
+    let &SampledThread { signals, stack: whole_stack, is_only } = sampled;
+    let (native, innermost, is_walked, calls) = match *native {
+        Native::Walked(native, is_walked) => {
+            (Some(native), native.stack_pointers().next().unwrap_or(0), is_walked, None)
+        }
+        Native::Known(innermost, calls) => (None, innermost, true, Some(calls)),
+    };
+    let stack = match whole_stack.hold(innermost) {
+        true => Bounds { low: innermost, ..whole_stack },
+        false => Bounds::NONE,
+    };
+    let mut memory = Memory::new(!is_filtered(), signals, pages, [python.data, stack]);
+    let thread =
+        Thread { python, recording, native, innermost, pointer, whole_stack, stack, is_only, is_walked };
+    python::find(&thread, calls, &mut memory, found, work)
+}
+
+/// Finds the interpreter's frames again, among native ones that an earlier walk has found from the stack pointer `innermost` to
+/// the root, and of which `calls` is known. Returns a hash of them; `None` if only a walk can tell.
+pub(crate) fn find_again(
+    python: &Python,
+    sampled: &SampledThread,
+    recording: &Recording,
+    innermost: u64,
+    calls: Calls,
+    scratch: &mut Scratch,
+) -> Option<u64> {
+    let is_complete = find(python, recording, sampled, &Native::Known(innermost, calls), scratch);
+    if !scratch.found.is_same() {
+        scratch.placed = 0;
+    }
+    is_complete.then(|| scratch.found_hash())
+}
+
+impl Scratch {
+    /// What the native frames of the last walk tell of the interpreter, if one looked for its frames since the last call of
+    /// [`forget_calls`](Self::forget_calls).
+    pub(crate) fn calls(&self) -> Option<Calls> {
+        self.python.calls()
+    }
+
+    pub(crate) fn forget_calls(&mut self) {
+        self.python.forget_calls();
+    }
+
+    /// The hash of what was found last.
+    pub(crate) fn found_hash(&self) -> u64 {
+        self.found.hash()
+    }
+}
+
 /// Merges the native frames of `walk` with the interpreter's frames and, if there are regions, with what their unwinders
 /// emitted. `None` if there is nothing to merge.
 #[inline(never)]
@@ -75,29 +146,15 @@ pub(crate) fn add_frames<'s>(
     walk: &mut Walk,
     scratch: &'s mut Scratch,
 ) -> Option<&'s [u64]> {
-    let Scratch { pages, python, found, frames, placed, regions } = scratch;
-    let &SampledThread { signals, stack, is_only } = sampled;
-    let has_regions = !pinned.regions().is_empty();
-    found.clear();
-    if let Some(interpreter) = pinned.python()
-        && let Some(pointer) = arch::pthread_self()
-    {
-        let innermost = native.stack_pointers().next().filter(|pointer| stack.hold(*pointer));
-        let used = innermost.map_or(Bounds::NONE, |low| Bounds { low, ..stack });
-        let mut memory = Memory::new(!is_filtered(), signals, pages, [interpreter.data, used]);
-        let is_walked = walk.end.is_complete();
-        let thread = Thread {
-            python: interpreter,
-            recording,
-            native,
-            pointer,
-            whole_stack: stack,
-            stack: used,
-            is_only,
-            is_walked,
-        };
-        python::find(&thread, &mut memory, found, python);
+    match pinned.python() {
+        Some(python) => {
+            let walked = Native::Walked(native, walk.end.is_complete());
+            find(python, recording, sampled, &walked, scratch);
+        }
+        None => scratch.found.clear(),
     }
+    let Scratch { found, frames, placed, regions, .. } = scratch;
+    let has_regions = !pinned.regions().is_empty();
     let emitted = Some(regions.emitted()).filter(|emitted| has_regions && !emitted.is_empty());
     if found.is_empty() && emitted.is_none() {
         return None;

@@ -252,7 +252,7 @@ impl Walker<'_, '_> {
         /// The bytes of code in which a call begins.
         const BEGINNING: u64 = 256;
         let Thread { python, native, .. } = self.thread();
-        let leaf = native.frames().first().map_or(0, |leaf| leaf.address());
+        let leaf = native.and_then(|native| native.frames().first()).map_or(0, |leaf| leaf.address());
         match leaf.wrapping_sub(python.evaluation.start) < BEGINNING {
             true => self.behind_unfilled(state, first, previous),
             false => Ok(first),
@@ -262,6 +262,7 @@ impl Walker<'_, '_> {
     #[cold]
     fn behind_unfilled(&mut self, state: u64, first: u64, previous: u16) -> Result<u64, Unreadable> {
         let Thread { python: Python { evaluation, .. }, native, is_walked, .. } = self.thread();
+        let Some(native) = native else { return Ok(first) };
         let mut pointers = native.stack_pointers();
         let (Some(own), Some(end)) = (pointers.next(), pointers.next()) else { return Ok(first) };
         if !is_walked || !self.is_alone || own == 0 || !(own..end).contains(&first) {

@@ -27,7 +27,7 @@ use crate::interpreter::memory::Memory;
 use certain::{Certain, Trust};
 use codes::Codes;
 use data_stack::DataStack;
-use thread::Calls;
+pub(crate) use thread::Calls;
 use thread_state::Cached;
 use walker::{Text, Walker};
 
@@ -41,6 +41,8 @@ pub(crate) struct Work {
     cached: Cached,
     /// What the marked native frames tell.
     calls: Calls,
+    /// They have told it since this was forgotten.
+    have_told: bool,
     /// The calls that were noted among the frames found are still there.
     are_noted: bool,
     codes: Codes,
@@ -54,22 +56,40 @@ impl Work {
         self.cached = Cached::default();
         self.are_noted = false;
     }
+
+    /// What the native frames of the last walk have told, if there was one since the last call of
+    /// [`forget_calls`](Self::forget_calls).
+    pub(super) fn calls(&self) -> Option<Calls> {
+        self.have_told.then_some(self.calls)
+    }
+
+    pub(super) fn forget_calls(&mut self) {
+        self.have_told = false;
+    }
 }
 
-/// Finds the thread's frames. Reads nothing unless the thread runs code of the interpreter.
-pub(super) fn find(thread: &Thread<'_>, memory: &mut Memory<'_>, found: &mut Found, work: &mut Work) {
-    let Work { cached, calls, are_noted, codes, data_stack, text } = work;
-    let python = thread.python;
-    if !thread.native.is_marked() || python.layout.linkage == Linkage::Objects && !*are_noted {
-        *calls = thread.calls(found);
+/// Finds the thread's frames. `known` is what its native frames tell of the interpreter, if that is known from an earlier walk.
+/// Returns whether all frames were found, in stack order. Reads nothing unless the thread runs code of the interpreter.
+pub(super) fn find(
+    thread: &Thread<'_>,
+    known: Option<Calls>,
+    memory: &mut Memory<'_>,
+    found: &mut Found,
+    work: &mut Work,
+) -> bool {
+    let by_code = thread.python.layout.linkage == Linkage::Objects;
+    if let Some(native) = thread.native {
+        if !native.is_marked() || by_code && !work.are_noted {
+            work.calls = thread.calls(native, found);
+        }
+        (work.are_noted, work.have_told) = (false, true);
     }
-    let calls = *calls;
-    *are_noted = false;
+    let calls = known.unwrap_or(work.calls);
     if !calls.any {
-        return;
+        return true;
     }
-    let states = cached.states(python, thread.pointer, memory);
-    let innermost = thread.native.stack_pointers().next().unwrap_or(0);
+    let Work { cached, codes, data_stack, text, .. } = work;
+    let states = cached.states(thread.python, thread.pointer, memory);
     let is_alone = states.iter().filter(|state| **state != 0).count() == 1;
     let mut to_sort = !is_alone;
     codes.begin(thread.recording.region.nonce());
@@ -81,7 +101,7 @@ pub(super) fn find(thread: &Thread<'_>, memory: &mut Memory<'_>, found: &mut Fou
         walker.begin(state);
         if let Err(gap) = walker.walk(state) {
             complete = false;
-            let inside = found.last().unwrap_or(innermost);
+            let inside = found.last().unwrap_or(thread.innermost);
             found.push_gap(gap);
             found.close(inside);
         }
@@ -89,12 +109,13 @@ pub(super) fn find(thread: &Thread<'_>, memory: &mut Memory<'_>, found: &mut Fou
     // A call that begins or ends may have no frame. If more lack one, a chain was broken by a frame being linked.
     if complete && calls.evaluations > found.runs().len() + 1 {
         found.push_gap(Gap::Unreadable);
-        found.close(innermost);
+        found.close(thread.innermost);
         to_sort = true;
     }
     if to_sort {
         found.sort();
-    } else {
-        *are_noted = complete && found.runs().len() == calls.evaluations;
     }
+    let is_complete = complete && !to_sort;
+    work.are_noted = is_complete && found.runs().len() == calls.evaluations;
+    is_complete
 }

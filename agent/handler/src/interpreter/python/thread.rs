@@ -12,8 +12,10 @@ use crate::stack::Bounds;
 pub(crate) struct Thread<'a> {
     pub(crate) python: &'a Python,
     pub(crate) recording: &'a Recording,
-    /// The native walk.
-    pub(crate) native: &'a StackCache,
+    /// The native walk; `None` if an earlier one found the same, from code outside the interpreter.
+    pub(crate) native: Option<&'a StackCache>,
+    /// The stack pointer of the innermost native frame, 0 if unknown.
+    pub(crate) innermost: u64,
     /// Its `pthread_self`.
     pub(crate) pointer: u64,
     /// Its stack, and the used part of it, if known.
@@ -27,7 +29,7 @@ pub(crate) struct Thread<'a> {
 
 /// What the native stack tells of the interpreter.
 #[derive(Clone, Copy)]
-pub(super) struct Calls {
+pub(crate) struct Calls {
     /// Its code is on the stack.
     pub(super) any: bool,
     /// Calls of the evaluation loop.
@@ -38,16 +40,39 @@ pub(super) struct Calls {
     pub(super) is_settled: bool,
 }
 
+impl Calls {
+    /// Bits of [`packed`](Self::packed).
+    const ANY: u16 = 1;
+    const SETTLED: u16 = 2;
+    const EVALUATIONS: u32 = 2;
+
+    /// All of it in a few bits; `None` if it does not fit, or some is noted elsewhere.
+    pub(crate) fn packed(self) -> Option<u16> {
+        let evaluations = u16::try_from(self.evaluations << Self::EVALUATIONS).ok()?;
+        let (any, settled) = (u16::from(self.any), u16::from(self.is_settled));
+        (!self.are_noted).then_some(evaluations | (any * Self::ANY) | (settled * Self::SETTLED))
+    }
+
+    pub(crate) fn unpack(packed: u16) -> Self {
+        Self {
+            any: packed & Self::ANY != 0,
+            evaluations: usize::from(packed >> Self::EVALUATIONS),
+            are_noted: false,
+            is_settled: packed & Self::SETTLED != 0,
+        }
+    }
+}
+
 impl Thread<'_> {
     /// Looks through the native stack, once. Notes each call of the evaluation loop, where it is known by its code alone.
-    pub(super) fn calls(&self, found: &mut Found) -> Calls {
+    pub(super) fn calls(&self, native: &StackCache, found: &mut Found) -> Calls {
         let python = self.python;
         let by_code = python.layout.linkage == Linkage::Objects;
         let mut calls = Calls { any: false, evaluations: 0, are_noted: by_code, is_settled: self.is_walked };
         // The bits of all frames: `FoundBy::Cfi` is 0, so that is what they say together if all frames say it.
         let mut found_by = 0;
-        let pointers = self.native.stack_pointers().chain(core::iter::repeat(0));
-        for (frame, pointer) in self.native.frames().iter().zip(pointers) {
+        let pointers = native.stack_pointers().chain(core::iter::repeat(0));
+        for (frame, pointer) in native.frames().iter().zip(pointers) {
             found_by |= frame.bits();
             let address = frame.address();
             if !python.text.holds(address) {
