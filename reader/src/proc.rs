@@ -165,6 +165,18 @@ impl Stat {
     }
 }
 
+/// True while the kernel replaces a process's program: it then has mappings, and its environment is still empty.
+pub(crate) fn is_in_exec(pid: u32) -> bool {
+    fs::read(format!("/proc/{pid}/stat")).is_ok_and(|stat| !has_environment(&stat))
+}
+
+/// Whether the end of the environment is known (`env_end`, the 51st field), of which only privileged readers are told.
+fn has_environment(stat: &[u8]) -> bool {
+    let after_name = stat.iter().rposition(|&byte| byte == b')').map_or(0, |at| at + 2);
+    let mut fields = stat.get(after_name..).unwrap_or(&[]).split(|&byte| byte == b' ');
+    fields.nth(48).is_some_and(|end| end != b"0")
+}
+
 /// When a process started, in clock ticks after boot; `None` if there is no such process, or only its zombie.
 pub(crate) fn start_time(pid: u32) -> Option<u64> {
     Stat::of(pid).ok()?.filter(|stat| !stat.is_zombie()).map(|stat| stat.start_time)
@@ -301,6 +313,16 @@ mod tests {
         assert_eq!((status.field("Name"), status.state()), (Some("name: odd"), Some('D')));
         assert_eq!((status.set("SigBlk"), status.set("SigPnd")), (0x11, 0));
         assert_eq!(status.field("No such key"), None);
+    }
+
+    #[test]
+    fn a_program_that_has_begun_has_an_environment() {
+        assert!(!is_in_exec(std::process::id()));
+        let line = |end: &str| {
+            let fields: Vec<String> = (4..=52).map(|field| format!("{field}")).collect();
+            format!("12 (a ) (b) R {}\n", fields.join(" ")).replace(" 51 ", &format!(" {end} "))
+        };
+        assert!(has_environment(line("140723").as_bytes()) && !has_environment(line("0").as_bytes()));
     }
 
     #[test]

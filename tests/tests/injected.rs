@@ -52,6 +52,19 @@ fn a_program_without_a_c_library() {
     assert_spun("alone", &recording, 0.5);
 }
 
+/// The loader preloads nothing if a program's effective user is not its real one, as in daemons that give up privileges in part.
+#[test]
+fn a_program_in_secure_mode() {
+    if !nix::unistd::geteuid().is_root() {
+        return skip("becoming another user takes root");
+    }
+    let reachable = Scratch::for_all_users();
+    let program = reachable.copy(&Target::c("spin").build());
+    let arguments = ["--euid=65534", path(&program), "1000"];
+    let recording = record_unharmed(&Recorder::default(), Path::new("/usr/bin/setpriv"), &arguments);
+    assert_spun("secure", &recording, 1.0);
+}
+
 #[test]
 fn static_programs_that_others_start() {
     let program = Target::c("spin").fixed().build();

@@ -366,6 +366,9 @@ impl Watched {
             return None;
         }
         let Some(environment) = Environment::of(pid) else { return Some(Verdict::Leave) };
+        if environment.0.is_empty() && proc::is_in_exec(pid) {
+            return None;
+        }
         let session = environment.session();
         if !environment.is_enabled() || session.is_some_and(|session| session != recorded.session) {
             return Some(Verdict::Leave);
@@ -386,7 +389,8 @@ impl Watched {
                 "it is valgrind, which emulates the program, and an injected agent could disturb it",
             ));
         }
-        let will_load = environment.preloads_agent() && (self.has_loader() || maps_other_code(&mappings));
+        let is_preloaded = environment.preloads_agent() && !inject::is_secure(pid);
+        let will_load = is_preloaded && (self.has_loader() || maps_other_code(&mappings));
         (!will_load || age >= LOADED).then_some(Verdict::Inject)
     }
 

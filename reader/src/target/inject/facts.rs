@@ -15,6 +15,7 @@ use crate::target::inject::memory::Memory;
 
 const AT_PHDR: u64 = 3;
 const AT_PHNUM: u64 = 5;
+const AT_SECURE: u64 = 23;
 const AT_BASE: u64 = 7;
 const PT_LOAD: u32 = 1;
 const PT_DYNAMIC: u32 = 2;
@@ -135,6 +136,11 @@ pub(super) fn debugger_interface(pid: i32, memory: &Memory) -> u64 {
 pub(super) fn auxiliary_vector(pid: u32) -> Option<Vec<u64>> {
     let bytes = fs::read(format!("/proc/{pid}/auxv")).ok()?;
     Some(bytes.as_chunks::<8>().0.iter().map(|word| u64::from_le_bytes(*word)).collect())
+}
+
+/// True if the process runs in secure mode since its exec (`AT_SECURE`): its loader ignores `LD_PRELOAD`.
+pub(crate) fn is_secure(pid: u32) -> bool {
+    auxiliary_vector(pid).and_then(|auxiliary| entry(&auxiliary, AT_SECURE)).is_some_and(|secure| secure != 0)
 }
 
 fn entry(auxiliary: &[u64], tag: u64) -> Option<u64> {

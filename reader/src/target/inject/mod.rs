@@ -40,7 +40,7 @@ use crate::target::session;
 use crate::target::translate::source_name;
 
 pub(crate) use error::InjectError;
-pub(crate) use facts::{RunningProgram, is_apart};
+pub(crate) use facts::{RunningProgram, is_apart, is_secure};
 use handed_region::{HandedRegion, flight_directory};
 use remote_call::{Request, call_agent};
 pub(crate) use turn::Turn;
