@@ -131,6 +131,9 @@ pub(crate) struct Stat {
     pub(crate) start_time: u64,
     /// The id belongs to a thread other than the main one of its process.
     pub(crate) is_other_thread: bool,
+    /// False while the kernel replaces the program (exec): it then has mappings, and its environment is still empty. Also
+    /// false for readers that may not trace the process.
+    pub(crate) has_environment: bool,
 }
 
 impl Stat {
@@ -156,25 +159,15 @@ impl Stat {
         let start_time = number(field(1)?)?;
         // Only the end of a process sends a signal to the parent. The field is the 38th.
         let is_other_thread = field(15).is_some_and(|signal| signal == "-1");
-        Some(Self { state, parent, cpu_ticks, threads, start_time, is_other_thread })
+        // `env_end`, the 51st.
+        let has_environment = field(12).is_some_and(|end| end != "0");
+        Some(Self { state, parent, cpu_ticks, threads, start_time, is_other_thread, has_environment })
     }
 
     /// True if the main thread has ended.
     pub(crate) fn is_zombie(&self) -> bool {
         matches!(self.state, b'Z' | b'X')
     }
-}
-
-/// True while the kernel replaces a process's program: it then has mappings, and its environment is still empty.
-pub(crate) fn is_in_exec(pid: u32) -> bool {
-    fs::read(format!("/proc/{pid}/stat")).is_ok_and(|stat| !has_environment(&stat))
-}
-
-/// Whether the end of the environment is known (`env_end`, the 51st field), of which only privileged readers are told.
-fn has_environment(stat: &[u8]) -> bool {
-    let after_name = stat.iter().rposition(|&byte| byte == b')').map_or(0, |at| at + 2);
-    let mut fields = stat.get(after_name..).unwrap_or(&[]).split(|&byte| byte == b' ');
-    fields.nth(48).is_some_and(|end| end != b"0")
 }
 
 /// When a process started, in clock ticks after boot; `None` if there is no such process, or only its zombie.
@@ -305,6 +298,7 @@ mod tests {
             threads: 1,
             start_time: 777,
             is_other_thread: true,
+            has_environment: false,
         };
         assert_eq!(Stat::parse(line), Some(expected));
         assert_eq!(Stat::parse(b"12 (x"), None);
@@ -317,12 +311,13 @@ mod tests {
 
     #[test]
     fn a_program_that_has_begun_has_an_environment() {
-        assert!(!is_in_exec(std::process::id()));
-        let line = |end: &str| {
-            let fields: Vec<String> = (4..=52).map(|field| format!("{field}")).collect();
-            format!("12 (a ) (b) R {}\n", fields.join(" ")).replace(" 51 ", &format!(" {end} "))
+        assert!(Stat::of(std::process::id()).unwrap().unwrap().has_environment);
+        let with_end = |end: &str| {
+            let fields: Vec<String> = (4..=52).map(|field| field.to_string()).collect();
+            let line = format!("12 (a ) (b) R {}\n", fields.join(" ")).replace(" 51 ", &format!(" {end} "));
+            Stat::parse(line.as_bytes()).unwrap().has_environment
         };
-        assert!(has_environment(line("140723").as_bytes()) && !has_environment(line("0").as_bytes()));
+        assert!(with_end("140723") && !with_end("0"));
     }
 
     #[test]

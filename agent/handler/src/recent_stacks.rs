@@ -1,7 +1,7 @@
 //! The stacks of a thread's recent allocations, and their numbers in the durable log.
 //!
 //! An interpreter runs many functions in the same native frames. So a stack with its frames is looked up in two steps: the native
-//! ones by the words that they depend on, then all by a hash of both. What an interpreter's frames are is read each time.
+//! ones by the words that they depend on, then all by a hash of both. The interpreter's are read each time.
 //!
 //! A lookup that fails and keeping the stack take as long as a walk. If a program's stacks rarely recur, nearly all are
 //! walked only.

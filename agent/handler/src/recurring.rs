@@ -174,9 +174,9 @@ enum Known {
 
 #[derive(Clone, Copy)]
 struct KnownFrames {
-    /// Of the interpreter's frames.
+    /// Hash of the interpreter's frames.
     found: u64,
-    /// Of all.
+    /// Hash of these and the native ones.
     hash: u64,
 }
 
@@ -220,7 +220,7 @@ fn append_native(
     append(recording, slot, recent.frames(index, memory, &mut [0; KnownStacks::<()>::DEPTH]))
 }
 
-/// Appends the stack of `caller`, of which so much is known, to the durable log, as [`append`] does.
+/// Appends the stack of `caller` to the durable log, as [`append`] does, if it is still the `known` one.
 #[cold]
 #[inline(never)]
 fn append_mixed(recording: &Recording, slot: &Slot, caller: &Caller, known: KnownFrames) -> Option<u32> {

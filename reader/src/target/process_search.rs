@@ -366,7 +366,8 @@ impl Watched {
             return None;
         }
         let Some(environment) = Environment::of(pid) else { return Some(Verdict::Leave) };
-        if environment.0.is_empty() && proc::is_in_exec(pid) {
+        let is_in_exec = || matches!(Stat::of(pid), Ok(Some(stat)) if !stat.has_environment);
+        if environment.0.is_empty() && is_in_exec() {
             return None;
         }
         let session = environment.session();
