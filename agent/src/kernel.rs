@@ -315,15 +315,6 @@ pub(crate) unsafe fn make_accessible(base: *mut u8, bytes: usize) -> Result<(), 
     unsafe { call(libc::SYS_mprotect, [base as usize, bytes, protection, 0, 0, 0]) }.map(drop)
 }
 
-/// Makes a part of a mapping inaccessible, as a guard.
-///
-/// # Safety
-/// The range must belong to the caller, and nothing may use it.
-pub(crate) unsafe fn make_inaccessible(base: *mut u8, bytes: usize) -> Result<(), Errno> {
-    // SAFETY: the caller fulfils this function's contract.
-    unsafe { call(libc::SYS_mprotect, [base as usize, bytes, libc::PROT_NONE as usize, 0, 0, 0]) }.map(drop)
-}
-
 /// Creates a directory that only its owner can enter.
 pub(crate) fn make_directory(path: &CStr) -> Result<(), Errno> {
     // SAFETY: the path is a live C string.

@@ -8,6 +8,7 @@ use core::sync::atomic::{AtomicBool, Ordering};
 use handler::signal_stack::{self, GUARD, mapped};
 use handler::slot::Slot;
 use handler::stack::Bounds;
+use handler::sys;
 
 use crate::auxiliary;
 use crate::dynamic::Symbols;
@@ -37,17 +38,11 @@ pub(crate) fn provide(slot: &Slot) {
     if !lent || slot.signal_stack.bounds() != Bounds::NONE {
         return;
     }
-    let Some(base) = kernel::map_private(mapped()) else { return };
-    // SAFETY: a new mapping that nobody else uses yet. If the program locks all its memory (mlockall), part of this
-    // need not be locked.
-    let made = unsafe {
-        let _ = kernel::call(libc::SYS_munlock, [base.as_ptr() as usize, mapped(), 0, 0, 0, 0]);
-        let _ = kernel::advise(base.as_ptr(), mapped(), libc::MADV_DONTNEED);
-        kernel::make_inaccessible(base.as_ptr(), GUARD)
-    };
-    if made.is_err() || !slot.signal_stack.set(base.as_ptr() as u64) {
+    // Unlocked: if the program locks all its memory (mlockall), part of this need not be locked.
+    let Some(base) = sys::map_guarded(mapped(), GUARD) else { return };
+    if !slot.signal_stack.set(base as u64) {
         // SAFETY: the mapping was made just now, and nobody else uses it.
-        unsafe { kernel::unmap(base.as_ptr(), mapped()) };
+        unsafe { kernel::unmap(base, mapped()) };
     }
 }
 
@@ -66,11 +61,20 @@ pub(crate) fn leave(slot: &Slot) {
         return;
     }
     let left = Active::enter().is_some_and(|_active| match exchange(None) {
-        Some(now) if stack.is(&now) => exchange(Some(&signal_stack::describe(Bounds::NONE))).is_some(),
+        Some(now) if stack.is(&now) => exchange(Some(&stack.believed(0))).is_some(),
         now => now.is_some(),
     });
     if !left {
         stack.abandon();
+    }
+}
+
+/// Unmaps the stack that was made for the slot's thread, which has ended.
+pub(crate) fn take_back(slot: &Slot) {
+    let Bounds { low, high } = slot.signal_stack.take_private();
+    if high > 0 {
+        // SAFETY: a mapping of the agent that only the thread used, which has ended.
+        unsafe { kernel::unmap(low as *mut u8, (high - low) as usize) };
     }
 }
 

@@ -356,6 +356,7 @@ pub(crate) fn reap_discovered(recording: &Recording) {
         if unsafe { kernel::call(libc::SYS_tgkill, arguments) } == Err(kernel::Errno(libc::ESRCH))
             && slot.end_discovered(sequence)
         {
+            signal_stacks::take_back(slot);
             retire(recording, slot);
         }
     }

@@ -254,6 +254,14 @@ pub(crate) fn within_root(pid: u32, path: &Path) -> PathBuf {
     PathBuf::from(format!("/proc/{pid}/root")).join(path.strip_prefix("/").unwrap_or(path))
 }
 
+/// Opens the mapped file.
+pub(crate) fn mapped_file(mapping: &Mapping, pid: u32) -> Option<File> {
+    let file = File::open(within_root(pid, &mapping.path)).ok()?;
+    // Not another file that has its name by now, and never a device or a pipe.
+    let metadata = file.metadata().ok()?;
+    (metadata.ino() == mapping.inode && metadata.is_file()).then_some(file)
+}
+
 /// Whether a process has another root directory or mount namespace than this program. False if that cannot be read.
 pub(crate) fn sees_other_files(pid: u32) -> bool {
     let at = |name: &str| fs::metadata(name).map(|found| (found.dev(), found.ino())).ok();

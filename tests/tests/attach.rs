@@ -169,6 +169,36 @@ fn stopped_waits_resume_before_the_first_tick() {
     assert!(late >= 4, "{words}");
 }
 
+/// Each gets a stack of its own before it is sampled, whatever becomes of the attaching process.
+#[test]
+fn threads_that_share_a_signal_stack_continue() {
+    let (attacher, mut dice) = (Attacher::new(), Dice(3));
+    let file = attacher.scratch.join("shared.data");
+    for target in [Target::c("shared_signal_stack"), Target::c("shared_signal_stack").musl()] {
+        let program = target.build();
+        for event in ["cpu", "wall"] {
+            let guest = Guest::start(&program, &["busy"]);
+            let path = file.to_str().expect("UTF-8");
+            let pid = guest.pid();
+            let record = ["record", "-F", "997", "-e", event, "-d", "0.5", "-o", path, "-p", &pid];
+            let recorded = attacher.run(&record);
+            assert_eq!(recorded.status, 0, "{}", recorded.stderr);
+            assert_eq!(guest.end(), (Some(0), "ok\n".to_string()), "{event}");
+            assert!(folded(&file).inclusive("thread_work") > 50, "{event}: {:?}", folded(&file));
+        }
+        for round in 0..if is_long() { 200 } else { 10 } {
+            let guest = Guest::start(&program, &["busy"]);
+            let mut attach = attacher.command(&["attach", "-p", &guest.pid()]);
+            let mut attach =
+                attach.stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("selfwind runs");
+            std::thread::sleep(Duration::from_micros(dice.below(40_000)));
+            attach.kill().expect("our child");
+            attach.wait().expect("our child");
+            assert_eq!(guest.end(), (Some(0), "ok\n".to_string()), "round {round}");
+        }
+    }
+}
+
 #[test]
 fn a_killed_attacher_leaves_the_program_whole() {
     let (attacher, mut dice) = (Attacher::new(), Dice(2));

@@ -196,6 +196,26 @@ fn sigaltstack() {
     }
 }
 
+/// Threads that have set the same stack are sampled on others, which the program does not see.
+#[test]
+fn shared_signal_stack() {
+    for target in both("shared_signal_stack") {
+        for event in ["perf", "cpu", "itimer", "wall"] {
+            for frequency in [199, 9973] {
+                let recorder = Recorder::at(frequency).event(event);
+                let recording =
+                    hazard_by(&recorder, &target, &[], &["thread_work", "handler_work", "nested_work"]);
+                if !target.is_musl() {
+                    let folded = recording.folded();
+                    let nested = folded.nested("work", "handler_work") + folded.nested("work", "nested_work");
+                    let all = folded.inclusive("handler_work") + folded.inclusive("nested_work");
+                    assert!(nested * 10 >= all * 9, "{event}: {nested} of {all}: {folded:?}");
+                }
+            }
+        }
+    }
+}
+
 /// The agent needs no space on the program's stacks, and its own stacks are invisible to the program.
 #[test]
 fn stack_end() {

@@ -1,6 +1,6 @@
 //! The interrupted state that the kernel passes to a signal handler: registers, stack and mask.
 
-use core::ffi::c_void;
+use core::ffi::{c_int, c_void};
 use core::marker::PhantomData;
 
 use unwind::Registers;
@@ -84,6 +84,12 @@ impl Context<'_> {
         }
         let low = stack.ss_sp as u64;
         Bounds { low, high: low.saturating_add(stack.ss_size as u64) }
+    }
+
+    /// Its flags.
+    pub(crate) fn alternate_stack_flags(self) -> c_int {
+        // SAFETY: the caller of `new` promised the kernel's `ucontext`.
+        unsafe { (*self.raw).uc_stack.ss_flags }
     }
 
     /// The kernel's description of that stack. No other method may be called while the result is held.

@@ -10,6 +10,7 @@ use crate::activity::is_filtered;
 use crate::arch;
 use crate::chain::{self, Disposition};
 use crate::context::Context;
+use crate::shared_stack;
 use crate::siginfo::SignalInfo;
 use crate::signal_stack;
 use crate::slot::{self, Slot};
@@ -68,7 +69,7 @@ fn lend_stack(context: Context<'_>) {
         // The thread-local storage through which it was found may be another thread's.
         && slot.tid() == sys::thread_id()
     {
-        signal_stack::lend(&slot.signal_stack, context);
+        shared_stack::keep_apart(slot, context);
     }
 }
 
@@ -91,7 +92,7 @@ unsafe extern "C" fn pass(signal: c_int, context: *mut c_void, frame: u64) -> Ne
 fn settle(context: Context<'_>, on_alternate: bool) -> u64 {
     let Some(slot) = slot::noted() else { return context.frame() };
     let stack = &slot.signal_stack;
-    let moved = signal_stack::place(stack, context, on_alternate);
+    let moved = signal_stack::place(stack, context, on_alternate, || shared_stack::free_part(slot));
     match signal_stack::hide(stack, moved) {
         // SAFETY: a frame that was moved is equivalent to the kernel's.
         true => unsafe { arch::return_to(moved.frame(), selfwind_guest_restore as *const () as usize) },
@@ -104,7 +105,7 @@ fn settle(context: Context<'_>, on_alternate: bool) -> u64 {
 unsafe extern "C" fn return_stack(context: *mut c_void) {
     if let Some(slot) = slot::noted() {
         // SAFETY: the `ucontext` that the kernel is about to restore.
-        signal_stack::lend(&slot.signal_stack, unsafe { Context::new(context) });
+        shared_stack::resume(slot, unsafe { Context::new(context) });
     }
 }
 

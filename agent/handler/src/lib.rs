@@ -60,6 +60,7 @@ mod recurring;
 pub mod remainder;
 pub mod request;
 mod sample;
+pub mod shared_stack;
 pub mod siginfo;
 pub mod signal_stack;
 pub mod slot;
@@ -111,6 +112,7 @@ fn serve_tick(recording: &Recording, arrival: Arrival, context: Context<'_>, ent
     let begun = tick.begin(recording, context);
     control.fire(tick.weight.into());
     let outcome = begun.and_then(|(slot, _entered)| {
+        shared_stack::keep_apart(slot, context);
         tick.admit(recording, slot)?;
         let head =
             StackHead { weight: tick.weight, end: 0, source: tick.clock().number(), nonce: tick.nonce() };

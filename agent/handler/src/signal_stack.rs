@@ -4,9 +4,13 @@
 //! program has set no alternate stack gets one of the agent; the kernel knows it, the program sees none. Only the
 //! sampling handler runs on it. The frame of a handler of the program is moved to where the kernel would have put it,
 //! before the handler runs: that may use any amount of stack, and leave by a jump or a context switch.
+//!
+//! The same holds for a thread whose alternate stack is another thread's as well (see `shared_stack`): the agent's stack
+//! hides that of the program.
 
+use core::ffi::c_int;
 use core::ptr;
-use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, AtomicUsize, Ordering};
 
 use crate::arch;
 use crate::context::Context;
@@ -55,14 +59,38 @@ pub fn is_left_to_program() -> bool {
     ADOPTED.load(Ordering::Relaxed)
 }
 
-/// A thread's stack of the agent, if it has one. Stays mapped when the thread ends, for the next one.
+/// Flag: the stack is disabled while a handler runs on it (include/uapi/linux/signal.h, SS_AUTODISARM).
+pub const AUTODISARM: c_int = c_int::MIN;
+/// No address of a stack: what the kernel knows must be compared with what other threads have.
+const UNSETTLED: u64 = 1;
+
+/// A thread's alternate stacks: that of the agent, which stays mapped when the thread ends, for the next one; and that of
+/// the program.
 #[derive(Debug, Default)]
 pub struct SignalStack {
     base: AtomicU64,
+    /// What the program has set, as far as known: bounds and flags.
+    program_low: AtomicU64,
+    program_high: AtomicU64,
+    program_flags: AtomicI32,
+    /// The kernel knows the agent's stack although the program has set one.
+    hides_program: AtomicBool,
+    /// What stands for the program's is a mapping of the agent, made for this thread.
+    is_private: AtomicBool,
+    /// Low end of the stack that the kernel may keep for the thread; 0 for none.
+    settled: AtomicU64,
 }
 
 impl SignalStack {
-    /// The usable part; empty if there is none.
+    /// Forgets what the previous thread's program had set.
+    pub(crate) fn begin(&self) {
+        self.set_program(Bounds::NONE, 0);
+        self.set_hides_program(false);
+        self.is_private.store(false, Ordering::Relaxed);
+        self.unsettle();
+    }
+
+    /// The usable part of the agent's; empty if there is none.
     pub fn bounds(&self) -> Bounds {
         match self.base.load(Ordering::Acquire) {
             0 => Bounds::NONE,
@@ -73,7 +101,11 @@ impl SignalStack {
     /// Stores a mapping of [`mapped`] bytes at `base`; false if there is one already.
     pub fn set(&self, base: u64) -> bool {
         // Release: pairs with the acquire in `bounds`.
-        self.base.compare_exchange(0, base, Ordering::Release, Ordering::Relaxed).is_ok()
+        let is_set = self.base.compare_exchange(0, base, Ordering::Release, Ordering::Relaxed).is_ok();
+        if is_set {
+            self.unsettle();
+        }
+        is_set
     }
 
     /// Leaves the mapping to a thread that may use it forever.
@@ -81,18 +113,91 @@ impl SignalStack {
         self.base.store(0, Ordering::Relaxed);
     }
 
-    /// The kernel's description of it; disabled if there is none.
+    /// The kernel's description of the agent's; disabled if there is none.
     pub fn description(&self) -> libc::stack_t {
         describe(self.bounds())
     }
 
-    /// Whether `stack` is this one.
+    /// Whether `stack` is the agent's.
     pub fn is(&self, stack: &libc::stack_t) -> bool {
         self.begins_at(stack.ss_sp as u64)
     }
 
     fn begins_at(&self, low: u64) -> bool {
         self.bounds() != Bounds::NONE && self.bounds().low == low
+    }
+
+    /// What the program has set, as far as known.
+    pub fn program(&self) -> Bounds {
+        let (low, high) = (self.program_low.load(Ordering::SeqCst), self.program_high.load(Ordering::SeqCst));
+        Bounds { low, high }
+    }
+
+    /// Notes what the program has set. Another thread that reads a mixture finds, at worst, a stack shared that is not.
+    pub(crate) fn set_program(&self, bounds: Bounds, flags: c_int) {
+        self.program_low.store(bounds.low, Ordering::SeqCst);
+        self.program_high.store(bounds.high, Ordering::SeqCst);
+        self.program_flags.store(flags & AUTODISARM, Ordering::Relaxed);
+    }
+
+    /// Whether the kernel knows the agent's stack although the program has set one.
+    pub fn hides_program(&self) -> bool {
+        self.hides_program.load(Ordering::Relaxed)
+    }
+
+    /// Sets whether the agent's stack stands for one of the program.
+    pub fn set_hides_program(&self, hides: bool) {
+        self.hides_program.store(hides, Ordering::Relaxed);
+    }
+
+    /// Gives the thread a mapping of the agent, above a guard, for the program's handlers as well: to them it is as good
+    /// as the program's.
+    pub(crate) fn set_private(&self, bounds: Bounds) {
+        self.set_program(bounds, 0);
+        self.is_private.store(true, Ordering::Relaxed);
+    }
+
+    /// Takes that mapping, with its guard, from a thread that has ended; empty if there is none.
+    pub fn take_private(&self) -> Bounds {
+        if !self.is_private.swap(false, Ordering::Relaxed) {
+            return Bounds::NONE;
+        }
+        let Bounds { low, high } = self.program();
+        Bounds { low: low - GUARD as u64, high }
+    }
+
+    /// What the program believes the thread's stack to be while the kernel knows that of the agent, and code runs at `sp`.
+    pub fn believed(&self, sp: u64) -> libc::stack_t {
+        if !self.hides_program() {
+            return describe(Bounds::NONE);
+        }
+        let on_it = if is_on(self.program(), sp) { libc::SS_ONSTACK } else { 0 };
+        libc::stack_t {
+            ss_flags: self.program_flags.load(Ordering::Relaxed) | on_it,
+            ..describe(self.program())
+        }
+    }
+
+    /// Whether the kernel may keep the stack that begins at `low` (0 for none).
+    #[inline]
+    pub(crate) fn is_settled(&self, low: u64) -> bool {
+        self.settled.load(Ordering::SeqCst) == low
+    }
+
+    /// Whether the kernel is known to have the agent's stack.
+    pub(crate) fn is_on_own(&self) -> bool {
+        let own = self.bounds();
+        own != Bounds::NONE && self.is_settled(own.low)
+    }
+
+    /// The kernel may keep that stack.
+    pub fn settle(&self, low: u64) {
+        self.settled.store(low, Ordering::SeqCst);
+    }
+
+    /// The thread's stack must be examined at its next sample.
+    pub(crate) fn unsettle(&self) {
+        self.settle(UNSETTLED);
     }
 }
 
@@ -107,7 +212,7 @@ pub fn describe(bounds: Bounds) -> libc::stack_t {
 }
 
 /// Whether a stack pointer is on the stack, by the kernel's rule (include/linux/sched/signal.h, `__on_sig_stack`).
-fn is_on(bounds: Bounds, sp: u64) -> bool {
+pub fn is_on(bounds: Bounds, sp: u64) -> bool {
     bounds.low < sp && sp <= bounds.high
 }
 
@@ -118,28 +223,33 @@ pub(crate) fn has_room(context: Context<'_>, own: Bounds) -> bool {
     around.is_none_or(|bounds| frame - bounds.low >= HANDLER)
 }
 
-/// Makes the thread use `stack` from the next signal on, if the program has set none. The kernel applies that at the
-/// return from this handler.
-pub(crate) fn lend(stack: &SignalStack, mut context: Context<'_>) {
-    let alternate = context.alternate_stack_mut();
-    if alternate.ss_size == 0 && !is_left_to_program() {
-        *alternate = stack.description();
-    }
-}
-
-/// Moves the signal frame to where a handler of the program expects it: to the interrupted stack, if the frame is on
-/// the agent's stack or the handler did not ask for an alternate one (`wants_alternate`).
-pub(crate) fn place<'a>(stack: &SignalStack, context: Context<'a>, wants_alternate: bool) -> Context<'a> {
+/// Moves the signal frame to where a handler of the program expects it, if it is on the agent's stack or the handler did
+/// not ask for an alternate one (`wants_alternate`): to the program's alternate stack, of which `free` is unused, or to
+/// the interrupted one.
+pub(crate) fn place<'a>(
+    stack: &SignalStack,
+    context: Context<'a>,
+    wants_alternate: bool,
+    free: impl FnOnce() -> Bounds,
+) -> Context<'a> {
     let (bounds, interrupted) = (context.alternate_stack(), context.stack_pointer());
     let switched = is_on(bounds, context.frame()) && !is_on(bounds, interrupted);
     let stays = wants_alternate && (is_left_to_program() || !stack.begins_at(bounds.low));
-    match switched && !stays {
-        // SAFETY: the kernel's frame; the kernel would have written it below the interrupted stack pointer itself.
-        true => unsafe {
-            let to = move_frame(context.frame(), context.frame_end(), interrupted - arch::RED_ZONE);
-            Context::new((to + arch::CONTEXT_AT) as *mut _)
-        },
-        false => context,
+    if !switched || stays {
+        return context;
+    }
+    let (frame, end) = (context.frame(), context.frame_end());
+    let enters = wants_alternate && stack.hides_program() && !is_on(stack.program(), interrupted);
+    let top = match enters.then(free) {
+        Some(free) if free.high - free.low < end - frame + ALIGNMENT => return context,
+        Some(free) => free.high,
+        None => interrupted - arch::RED_ZONE,
+    };
+    // SAFETY: the kernel's frame. The kernel would have written it there itself: below the interrupted stack pointer, or
+    // on the stack of the program, which is large enough.
+    unsafe {
+        let to = move_frame(frame, end, top);
+        Context::new((to + arch::CONTEXT_AT) as *mut _)
     }
 }
 
@@ -165,7 +275,7 @@ pub(crate) fn hide(stack: &SignalStack, mut context: Context<'_>) -> bool {
     let alternate = context.alternate_stack_mut();
     let is_ours = stack.is(alternate) && !is_left_to_program();
     if is_ours {
-        *alternate = describe(Bounds::NONE);
+        *alternate = stack.believed(0);
     }
     is_ours
 }

@@ -166,6 +166,12 @@ impl Slot {
 
     /// Assigns a seized slot to a thread.
     fn begin(&self, tid: u32, sequence: u32, phase: Phase) {
+        self.signal_stack.begin();
+        self.begin_at(tid, sequence, phase);
+    }
+
+    /// Assigns a seized slot to a thread, whose signal stacks it has.
+    fn begin_at(&self, tid: u32, sequence: u32, phase: Phase) {
         self.set_stack(Bounds::NONE);
         self.hidden.store(0, Ordering::Relaxed);
         self.started.store(0, Ordering::Relaxed);
@@ -183,12 +189,12 @@ impl Slot {
         self.life.store(Self::life(sequence, phase), Ordering::Release);
     }
 
-    /// Resets the slot for the thread that owns it, in a forked child or for another region. The thread keeps its stack
-    /// bounds and must not be in a sample.
+    /// Resets the slot for the thread that owns it, in a forked child or for another region. The thread keeps its stacks
+    /// and must not be in a sample.
     pub fn restart(&self, tid: u32, sequence: u32) {
         let (stack, hidden) = (self.stack(), self.is_hidden());
         let phase = if self.is_discovered() { Phase::Discovered } else { Phase::Registered };
-        self.begin(tid, sequence, phase);
+        self.begin_at(tid, sequence, phase);
         self.set_stack(stack);
         self.set_hidden(hidden);
     }

@@ -38,6 +38,11 @@ pub fn process_id() -> u32 {
 /// Maps zeroed memory forever, unlocked even if the program locks all future mappings (mlockall(2)): little of it is
 /// used, so it had better be populated page by page.
 pub fn map_unlocked(bytes: usize) -> Option<*mut u8> {
+    map_guarded(bytes, 0)
+}
+
+/// [`map_unlocked`] with the lowest `guard` bytes inaccessible, whole pages.
+pub fn map_guarded(bytes: usize, guard: usize) -> Option<*mut u8> {
     let kind = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE) as usize;
     // SAFETY: a new mapping at an address that the kernel chooses overlaps nothing. It is inaccessible, so nothing is
     // populated yet, locked or not.
@@ -50,7 +55,7 @@ pub fn map_unlocked(bytes: usize) -> Option<*mut u8> {
     // SAFETY: the mapping made above, which nobody else uses.
     let made = unsafe {
         call(libc::SYS_munlock, [base, bytes, 0, 0, 0, 0]);
-        call(libc::SYS_mprotect, [base, bytes, access, 0, 0, 0])
+        call(libc::SYS_mprotect, [base + guard, bytes - guard, access, 0, 0, 0])
     };
     (made == 0).then_some(base as *mut u8)
 }

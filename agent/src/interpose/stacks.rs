@@ -1,15 +1,18 @@
 //! The program's alternate signal stacks.
 //!
-//! What the program sets is passed to the kernel. Where it has none, the kernel knows a stack of the agent, which is
-//! hidden from the program.
+//! What the program sets is passed to the kernel. Where it has none, or the same one as another thread, the kernel knows
+//! a stack of the agent, which is hidden from the program.
 
 use core::ffi::c_int;
 
 use handler::activity::Active;
-use handler::signal_stack;
+use handler::shared_stack;
+use handler::signal_stack::{self, AUTODISARM};
 use handler::slot::{self, Slot};
 use handler::stack::Bounds;
 use handler::sys;
+
+use crate::lock::Masked;
 
 use super::real::{call_real, fail, real_functions};
 
@@ -48,18 +51,43 @@ unsafe fn change(
     old: *mut libc::stack_t,
     real: impl Fn(*const libc::stack_t, *mut libc::stack_t) -> c_int,
 ) -> c_int {
-    /// A flag beside the mode (include/uapi/linux/signal.h, SS_AUTODISARM).
-    const AUTODISARM: c_int = c_int::MIN;
     // SAFETY: the caller fulfils this function's contract.
     let (wanted, seen) = unsafe { (new.as_ref(), old.as_mut()) };
-    let is_off = wanted.is_some_and(|wanted| wanted.ss_flags & !AUTODISARM == libc::SS_DISABLE);
-    // A thread made by a bare `clone` may share another's thread-local storage; a child of `vfork` shares its parent's.
-    let none = is_off && Active::enter().is_some_and(|_active| slot.tid() == sys::thread_id());
-    let ours = slot.signal_stack.description();
-    let mut before = signal_stack::describe(Bounds::NONE);
-    let result = real(if none { &raw const ours } else { new }, &raw mut before);
+    let stack = &slot.signal_stack;
+    let here = (&raw const seen) as u64;
+    let believed = stack.believed(here);
+    let (ours, mut before) = (stack.description(), signal_stack::describe(Bounds::NONE));
+    let result = match wanted {
+        // A thread made by a bare `clone` may share another's thread-local storage; a child of `vfork` shares its parent's.
+        Some(wanted) if Active::enter().is_some_and(|_active| slot.tid() == sys::thread_id()) => {
+            if believed.ss_flags & libc::SS_ONSTACK != 0 {
+                return fail(libc::EPERM);
+            }
+            // No tick may see the kernel's state and the slot's differ.
+            let _masked = Masked::new();
+            let result = real(new, &raw mut before);
+            if result == 0 && is_left_to_agent(slot, wanted) {
+                real(&raw const ours, core::ptr::null_mut());
+                stack.settle(stack.bounds().low);
+            }
+            result
+        }
+        _ => real(new, &raw mut before),
+    };
     if let (0, Some(seen)) = (result, seen) {
-        *seen = if slot.signal_stack.is(&before) { signal_stack::describe(Bounds::NONE) } else { before };
+        *seen = if stack.is(&before) { believed } else { before };
     }
     result
+}
+
+/// Notes the stack that the program has set; returns whether the kernel must know that of the agent instead.
+fn is_left_to_agent(slot: &Slot, set: &libc::stack_t) -> bool {
+    let program = match set.ss_flags & !AUTODISARM {
+        libc::SS_DISABLE => Bounds::NONE,
+        _ => Bounds { low: set.ss_sp as u64, high: (set.ss_sp as u64).saturating_add(set.ss_size as u64) },
+    };
+    let is_shared = shared_stack::note(slot, program, set.ss_flags);
+    let hides = is_shared && !signal_stack::is_left_to_program();
+    slot.signal_stack.set_hides_program(hides);
+    hides || program == Bounds::NONE
 }

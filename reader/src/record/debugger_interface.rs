@@ -13,11 +13,11 @@ use std::time::{Duration, Instant};
 
 use memchr::memmem;
 use object::read::elf::{ElfFile64, ElfSymbol64};
-use object::{Endianness, Object, ObjectKind, ObjectSection, ObjectSymbol, SymbolKind};
+use object::{Endianness, Object, ObjectKind, ObjectSection, ObjectSymbol, ReadCache, SymbolKind};
 use selfwind_profile::profile_file::GeneratedFunction;
 use selfwind_profile::symbolize::short_name;
 
-use crate::proc::Mapping;
+use crate::proc::{self, Mapping};
 use crate::record::second_mappings;
 
 /// The name of this source of names.
@@ -133,7 +133,7 @@ fn words<const N: usize>(memory: &File, address: u64) -> Option<[u64; N]> {
 
 /// The address of the variable, if a mapped file defines it.
 fn descriptor(mapping: &Mapping, pid: u32) -> Option<u64> {
-    let content = second_mappings::content(mapping, pid)?;
+    let content = ReadCache::new(proc::mapped_file(mapping, pid)?);
     let elf = ElfFile64::<Endianness, _>::parse(&content).ok()?;
     // The name of each symbol takes two system calls, all names together as many.
     let name = memmem::Finder::new(DESCRIPTOR);

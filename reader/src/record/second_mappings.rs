@@ -4,7 +4,6 @@
 
 use std::collections::BTreeSet;
 use std::fs::File;
-use std::os::unix::fs::MetadataExt;
 
 use object::read::elf::{ElfFile64, FileHeader as _, ProgramHeader as _};
 use object::{Endianness, Object, ReadCache, elf};
@@ -36,7 +35,7 @@ pub(crate) fn find(
 }
 
 fn describe(mapping: &Mapping, process: &ProcessInfo, number: u32) -> Option<ModuleInfo> {
-    let content = content(mapping, process.pid)?;
+    let content = ReadCache::new(proc::mapped_file(mapping, process.pid)?);
     let elf = ElfFile64::<Endianness, _>::parse(&content).ok()?;
     Some(ModuleInfo {
         process: process.id,
@@ -49,14 +48,6 @@ fn describe(mapping: &Mapping, process: &ProcessInfo, number: u32) -> Option<Mod
         loaded_ns: process.start_ns,
         ..ModuleInfo::default()
     })
-}
-
-/// Opens the mapped file.
-pub(super) fn content(mapping: &Mapping, pid: u32) -> Option<ReadCache<File>> {
-    let file = File::open(proc::within_root(pid, &mapping.path)).ok()?;
-    // Not another file that has its name by now, and never a device or a pipe.
-    let metadata = file.metadata().ok()?;
-    (metadata.ino() == mapping.inode && metadata.is_file()).then(|| ReadCache::new(file))
 }
 
 /// The load bias: address in memory minus address in the file.

@@ -60,6 +60,18 @@ pub(super) struct Diversion<'a> {
     held: Cell<Option<c_int>>,
 }
 
+/// Where a thread finds its way back.
+#[derive(Clone, Copy)]
+pub(super) enum Room<'m> {
+    /// Below its stack pointer, if that is in the main stack according to these mappings.
+    Stack(&'m [Mapping]),
+    /// Below this address, a multiple of 64: [`ROOM`] bytes of memory that nothing else uses.
+    Below(u64),
+}
+
+/// Bytes for a signal frame, and for a signal handler that may run in between.
+pub(super) const ROOM: u64 = frame::ROOM as u64 + 2 * PAGE;
+
 /// Where to put a signal frame below `sp`, if both are in the main stack.
 fn free_stack(mappings: &[Mapping], sp: u64) -> Option<u64> {
     /// System V ABI.
@@ -118,7 +130,7 @@ impl<'a> Diversion<'a> {
         let protection = (libc::PROT_READ | libc::PROT_EXEC) as u64;
         let flags = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS) as u64;
         let arguments = [libc::SYS_mmap as u64, hint, layout.end(), protection, flags, u64::MAX];
-        let base = self.call_system(mappings, arguments)?;
+        let base = self.call_system(Room::Stack(mappings), arguments)?;
         let layout = AgentLayout { base, image };
         let image = Image::relocated(self.agent, layout.image_base())?;
         let write = |address, bytes: &[u8]| self.memory.write(address, bytes);
@@ -131,15 +143,18 @@ impl<'a> Diversion<'a> {
     /// Unmaps an unused layout.
     pub(super) fn take_away(&self, mappings: &[Mapping], layout: AgentLayout) -> Result<(), InjectError> {
         let (base, bytes) = layout.range();
-        self.call_system(mappings, [libc::SYS_munmap as u64, base, bytes, 0, 0, 0]).map(drop)
+        self.call_system(Room::Stack(mappings), [libc::SYS_munmap as u64, base, bytes, 0, 0, 0]).map(drop)
     }
 
     /// Makes the thread execute a system call: its number, and all arguments but the last, which is 0.
-    fn call_system(&self, mappings: &[Mapping], arguments: [u64; 6]) -> Result<u64, InjectError> {
+    pub(super) fn call_system(&self, room: Room<'_>, arguments: [u64; 6]) -> Result<u64, InjectError> {
         for _ in 0..ATTEMPTS {
             let original = getregs(self.thread()).map_err(|_| self.failed())?;
             let mut registers = original;
-            let room = free_stack(mappings, original.rsp);
+            let room = match room {
+                Room::Stack(mappings) => free_stack(mappings, original.rsp),
+                Room::Below(end) => Some(end - frame::ROOM as u64),
+            };
             let way = self.gadgets.way(self.memory, room.is_some()).ok_or(InjectError::NoWay)?;
             registers.rip = way.call();
             if let (Way::Returning { back, .. }, Some(room)) = (way, room) {

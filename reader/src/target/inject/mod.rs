@@ -20,6 +20,7 @@ mod memory;
 mod own_thread;
 mod paused;
 mod remote_call;
+mod shared_stacks;
 mod turn;
 
 use std::path::{Path, PathBuf};

@@ -21,6 +21,7 @@ use crate::target::inject::loader_hook::LoaderHook;
 use crate::target::inject::memory::Memory;
 use crate::target::inject::own_thread;
 use crate::target::inject::paused::{self, Paused, Stopped};
+use crate::target::inject::shared_stacks;
 
 /// How long to wait for a thread to stop before another is tried. With more runnable threads than CPUs, a thread stops only when it
 /// is scheduled.
@@ -109,9 +110,9 @@ fn run(pid: i32, control: Option<u64>, request: Request<'_>) -> Result<(), Injec
     };
     let debugger = facts::debugger_interface(pid, &memory);
     let hook = LoaderHook::find(&memory, debugger);
-    let gadgets = match layout {
-        None => Gadgets::find(&mappings_of(pid), &memory),
-        Some(_) => Gadgets::default(),
+    let gadgets = match (layout, command) {
+        (None, _) | (_, Command::Start) => Gadgets::find(&mappings_of(pid), &memory),
+        _ => Gadgets::default(),
     };
     let mut errand = RemoteCall { pid, memory, agent, gadgets, hook, layout, is_fresh: false };
     if let Some(layout) = errand.layout {
@@ -119,6 +120,9 @@ fn run(pid: i32, control: Option<u64>, request: Request<'_>) -> Result<(), Injec
     }
     let call = Call { command: command as u64, debugger, ..Call::default() };
     let auxiliary = facts::auxiliary_vector(pid as u32).unwrap_or_default();
+    if command == Command::Start {
+        shared_stacks::Process { pid, memory: &errand.memory, gadgets: errand.gadgets }.part_stacks();
+    }
     let result = errand
         .try_threads(|visit, layout| visit.call(layout, call, settings, &auxiliary, region))
         .and_then(|()| {
