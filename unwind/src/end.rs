@@ -4,7 +4,7 @@
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum End {
-    /// The outermost frame: its return address is undefined or zero, or it is the module's entry stub.
+    /// The outermost frame: its return address is undefined or (unless a frame was guessed) zero, or it is the module's entry stub.
     Root = 0,
     /// The caller's array of frames is full.
     DepthLimit = 1,

@@ -300,12 +300,12 @@ impl<'m, M: Memory, R: Regions<'m>> Walker<'_, 'm, M, R> {
     /// Makes `caller` the current frame if it is further out, or on another stack.
     #[inline]
     fn arrive(&mut self, caller: FrameRegisters, same_stack: bool) -> Result<(), End> {
+        if self.has_guessed() && !caller.exact && !self.may_be_called(&caller) {
+            // The guess was wrong, or the stack beyond it is not where it seemed to be. Any word may be 0.
+            return Err(End::NoCode);
+        }
         if caller.pc == 0 {
             return Err(End::Root);
-        }
-        if self.has_guessed() && !caller.exact && !self.may_be_called(&caller) {
-            // The guess was wrong, or the stack beyond it is not where it seemed to be.
-            return Err(End::NoCode);
         }
         self.go_on(caller, same_stack)
     }
