@@ -1,7 +1,9 @@
-//! What agents say about their processes, for the user: each once.
+//! What agents say about their processes, for the user: each once, however many processes say it.
 //!
 //! A command has the terminal to itself while it runs. What must never happen here: a message in the middle of a line that
 //! the command writes.
+
+use std::collections::HashSet;
 
 use rustix::io::Errno;
 use selfwind_profile::profile_file::{ProcessInfo, Setting};
@@ -16,10 +18,47 @@ const LIMIT: usize = 20;
 /// The source of a process for which nothing is missing.
 const NOTHING_MISSING: &str = "perf: kernel and user stacks";
 
+/// A note, and what other processes have said the same in.
+struct Note {
+    text: String,
+    others: HashSet<String>,
+}
+
+impl Note {
+    /// Whether `text` says the same of some process.
+    fn says(&self, text: &str) -> bool {
+        without_process(&self.text).eq(without_process(text))
+    }
+
+    fn shown(&self) -> String {
+        match self.others.len() {
+            0 => self.text.clone(),
+            1 => format!("{} (the same for 1 other process)", self.text),
+            others => format!("{} (the same for {others} other processes)", self.text),
+        }
+    }
+}
+
+/// The words of a note but for a process's number and program: `process 17 (/bin/true):`.
+fn without_process(text: &str) -> impl Iterator<Item = &str> {
+    let mut words = text.split(' ').peekable();
+    std::iter::from_fn(move || {
+        let word = words.next()?;
+        if word == "process" && words.next_if(|next| next.bytes().all(|byte| byte.is_ascii_digit())).is_some()
+        {
+            let mut program = words.next_if(|next| next.starts_with('('));
+            while program.is_some_and(|part| !part.ends_with("):")) {
+                program = words.next();
+            }
+        }
+        Some(word)
+    })
+}
+
 /// The notes of all processes of a recording.
 pub(super) struct AgentNotes {
     /// Distinct ones, in the order they came.
-    notes: Vec<String>,
+    notes: Vec<Note>,
     /// Where an agent says that a process will not load it, the agent is injected.
     injects: bool,
     /// The notes are shown at the end, since the recorded program may write to the same terminal.
@@ -36,7 +75,7 @@ impl AgentNotes {
 
     /// The note that came with a process.
     pub(super) fn process(&mut self, info: &ProcessInfo) {
-        if !info.note.is_empty() && !self.notes.iter().any(|note| note.ends_with(&info.note)) {
+        if !info.note.is_empty() {
             self.add(format!("process {} ({}): {}", info.pid, info.exe.display(), info.note));
         }
     }
@@ -63,30 +102,34 @@ impl AgentNotes {
         };
         if is_expected {
             self.notices.detail(note);
-        } else if !self.notes.contains(&note) {
+        } else {
             self.add(note);
         }
     }
 
-    fn add(&mut self, note: String) {
-        if self.notes.len() < LIMIT {
-            if !self.at_end {
-                self.notices.say(&note);
+    fn add(&mut self, text: String) {
+        if let Some(known) = self.notes.iter_mut().find(|known| known.says(&text)) {
+            if known.text != text {
+                known.others.insert(text);
             }
-            self.notes.push(note);
+        } else if self.notes.len() < LIMIT {
+            if !self.at_end {
+                self.notices.say(&text);
+            }
+            self.notes.push(Note { text, others: HashSet::new() });
         }
     }
 
     /// Shows what has waited for the end.
     pub(super) fn end(&mut self) {
         if std::mem::take(&mut self.at_end) {
-            self.notes.iter().for_each(|note| self.notices.say(note));
+            self.notes.iter().for_each(|note| self.notices.say(note.shown()));
         }
     }
 
     /// Whether one of them says that threads are not sampled.
     pub(super) fn explain_missing_samples(&self) -> bool {
-        self.notes.iter().any(|note| note.starts_with(NOT_SAMPLED))
+        self.notes.iter().any(|note| note.text.starts_with(NOT_SAMPLED))
     }
 }
 
@@ -100,4 +143,27 @@ fn explain(key: &str, number: i32) -> String {
         _ => return error.to_string(),
     };
     format!("{error}: the limit on {limit}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn processes_that_say_the_same_are_counted() {
+        let note = |text: &str| Note { text: text.into(), others: HashSet::new() };
+        let of_one = note("process 12 (/opt/my program): no perf events");
+        assert!(of_one.says("process 7 (/bin/true): no perf events"));
+        assert!(!of_one.says("process 7 (/bin/true): no timers"));
+        assert!(note("since process 5 became user 33").says("since process 6 became user 33"));
+        assert!(!note("since process 5 became user 33").says("since process 6 became user 34"));
+        assert!(!note("12 threads").says("13 threads"));
+
+        let mut notes = AgentNotes::new(Notices::Quiet, true, true);
+        for pid in [5, 6, 6, 7] {
+            notes.add(format!("since process {pid} became user 33"));
+        }
+        let shown: Vec<String> = notes.notes.iter().map(Note::shown).collect();
+        assert_eq!(shown, ["since process 5 became user 33 (the same for 2 other processes)"]);
+    }
 }
