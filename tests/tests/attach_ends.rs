@@ -5,6 +5,8 @@ use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::Stdio;
 
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use selfwind_tests::attacher::{Attacher, Conversation, Guest};
 use selfwind_tests::recording::stats;
 use selfwind_tests::target::Target;
@@ -113,6 +115,30 @@ fn a_dump_comes_back_to_a_process_that_was_recorded() {
         assert_eq!(left(&pid), (0, false));
     }
     assert_eq!(guest.end(), "ok\n");
+}
+
+/// Preloaded or injected, it has lost its region with the recording.
+#[test]
+fn what_outlives_its_recording_can_be_dumped_after_an_attach() {
+    let attacher = Attacher::new();
+    let file = attacher.scratch.join("over.data");
+    let path = file.to_str().expect("UTF-8");
+    for program in [Target::c("spin").build(), Target::c("spin").fixed().build()] {
+        let script = format!("{} 60000 >/dev/null 2>&1 & echo $!; sleep 0.3", program.display());
+        let recorded = attacher.run(&["record", "-o", path, "--", "sh", "-c", &script]);
+        let pid = recorded.stdout.trim();
+        let refused = attacher.run(&["dump", "-p", pid]);
+        let attached = attacher.run(&["attach", "-p", pid]);
+        let dumped = attacher.run(&["dump", "-p", pid]);
+        let killed = kill(Pid::from_raw(pid.parse().expect("a pid")), Signal::SIGKILL);
+        assert!(
+            refused.stderr.contains(&format!("start it again with `selfwind attach -p {pid}`")),
+            "{refused:?}"
+        );
+        assert_eq!(attached.status, 0, "{attached:?}");
+        assert!(dumped.status == 0 && dumped.stdout.contains("3 of 3 threads"), "{dumped:?}");
+        assert!(killed.is_ok());
+    }
 }
 
 #[test]

@@ -73,13 +73,13 @@ pub struct Slot {
     nested_pin: Pin,
     stack_low: AtomicU64,
     stack_high: AtomicU64,
-    /// The alternate signal stack that the thread has while the program has set none.
-    pub signal_stack: SignalStack,
     workspace: AtomicPtr<Workspace>,
     /// The perf rings through which the kernel requests stacks.
     pub kernel_rings: KernelRings,
     /// Where the thread writes in the pool.
     pub cursor: ThreadCursor,
+    /// The alternate signal stacks of the agent and of the program.
+    pub signal_stack: SignalStack,
 }
 
 // SAFETY: `cursor` and the workspace are used by the owning thread inside `nesting` alone (or by the agent while no such

@@ -36,7 +36,7 @@ pub(crate) enum TargetError {
     NoAgent(u32),
     /// Its recording has ended.
     #[error(
-        "process {0} has the agent, but sampling has stopped; to dump it at any time, start it with LD_PRELOAD=$(selfwind agent-path)"
+        "process {0} has the agent, but sampling has stopped: its recording has ended; start it again with `selfwind attach -p {0}`"
     )]
     Over(u32),
     /// Its region cannot be used.
