@@ -39,7 +39,7 @@ enum Others {
     OnIt,
 }
 
-/// The other threads with a stack that overlaps `bounds`. They examine theirs at their next sample.
+/// The other threads with a stack that overlaps `bounds`. Those that are on it examine theirs at their next sample.
 #[inline(never)]
 fn others(slot: &Slot, bounds: Bounds) -> Others {
     let mut found = Others::Nobody;

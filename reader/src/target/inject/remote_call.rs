@@ -121,7 +121,7 @@ fn run(pid: i32, control: Option<u64>, request: Request<'_>) -> Result<(), Injec
     let call = Call { command: command as u64, debugger, ..Call::default() };
     let auxiliary = facts::auxiliary_vector(pid as u32).unwrap_or_default();
     if command == Command::Start {
-        shared_stacks::Process { pid, memory: &errand.memory, gadgets: errand.gadgets }.part_stacks();
+        shared_stacks::Process { pid, memory: &errand.memory, gadgets: errand.gadgets }.separate_stacks();
     }
     let result = errand
         .try_threads(|visit, layout| visit.call(layout, call, settings, &auxiliary, region))

@@ -49,7 +49,7 @@ pub(super) struct Process<'a> {
 
 impl Process<'_> {
     /// Gives threads that share an alternate stack one each. Where this fails, nothing changes.
-    pub(super) fn part_stacks(&self) {
+    pub(super) fn separate_stacks(&self) {
         let deadline = Instant::now() + ALL;
         let mut tids = threads(self.pid as u32).unwrap_or_default();
         // A filter of system calls may kill for these.
@@ -69,18 +69,21 @@ impl Process<'_> {
         let Ok(aside) = self.visit(main, |thread| thread.call_system(Room::Stack(&files), map(ASIDE))) else {
             return;
         };
-        let mut seen = Seen::default();
+        let (mut seen, mut all_are_back) = (Seen::default(), true);
         for tid in tids.into_iter().take_while(|_| Instant::now() < deadline) {
-            let _ = self.visit(tid, |thread| self.part_stack(thread, aside, &mut seen));
+            all_are_back &= self.visit(tid, |thread| self.separate(thread, aside, &mut seen)).is_ok();
             if seen.is_convincing() {
                 break;
             }
         }
-        let _ = self.visit(main, |thread| thread.call_system(Room::Stack(&files), unmap(aside, ASIDE)));
+        if all_are_back {
+            let unmap = [libc::SYS_munmap as u64, aside, ASIDE, 0, 0, 0];
+            let _ = self.visit(main, |thread| thread.call_system(Room::Stack(&files), unmap));
+        }
     }
 
     /// Looks at the thread's alternate stack, and replaces it if it overlaps with one of those `seen`. Uses the memory `aside`.
-    fn part_stack(&self, thread: &Diversion<'_>, aside: u64, seen: &mut Seen) -> Result<(), InjectError> {
+    fn separate(&self, thread: &Diversion<'_>, aside: u64, seen: &mut Seen) -> Result<(), InjectError> {
         let call = |arguments| thread.call_system(Room::Below(aside + ASIDE), arguments);
         call([libc::SYS_sigaltstack as u64, 0, aside, 0, 0, 0])?;
         let [low, _, size] = self.memory.words::<WORDS>(aside).map_err(InjectError::Memory)?;
@@ -146,10 +149,6 @@ fn map(bytes: u64) -> [u64; 6] {
     let protection = (libc::PROT_READ | libc::PROT_WRITE) as u64;
     let flags = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS) as u64;
     [libc::SYS_mmap as u64, 0, bytes, protection, flags, u64::MAX]
-}
-
-fn unmap(base: u64, bytes: u64) -> [u64; 6] {
-    [libc::SYS_munmap as u64, base, bytes, 0, 0, 0]
 }
 
 /// Whether the mapped file can set alternate stacks: it imports the C library's function. A static program may always; Go's
