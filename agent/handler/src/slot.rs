@@ -76,10 +76,10 @@ pub struct Slot {
     workspace: AtomicPtr<Workspace>,
     /// The perf rings through which the kernel requests stacks.
     pub kernel_rings: KernelRings,
-    /// Where the thread writes in the pool.
-    pub cursor: ThreadCursor,
     /// The alternate signal stacks of the agent and of the program.
     pub signal_stack: SignalStack,
+    /// Where the thread writes in the pool.
+    pub cursor: ThreadCursor,
 }
 
 // SAFETY: `cursor` and the workspace are used by the owning thread inside `nesting` alone (or by the agent while no such
