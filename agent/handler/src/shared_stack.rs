@@ -8,6 +8,7 @@
 
 use core::ffi::c_int;
 
+use crate::activity::is_filtered;
 use crate::context::Context;
 use crate::signal_stack::{self, GUARD, is_on};
 use crate::slot::{self, Slot};
@@ -116,6 +117,8 @@ fn leave(slot: &Slot, context: Context<'_>, known: Bounds, own: Bounds) {
         // Not settled before the kernel is seen to have changed it: until then this handler runs on the old one.
         stack.set_hides_program(true);
         replace(context, own);
+    } else if is_filtered() {
+        // The program's filter of system calls may kill for a mapping.
     } else if let Some(private) = map(known) {
         stack.set_private(private);
         stack.settle(private.low);
