@@ -8,6 +8,7 @@ use core::ffi::CStr;
 
 use handler::clock::SECOND_NS;
 use handler::decimal::number;
+use handler::frequent_switches::SwitchLimit;
 use handler::rate_limit::RateLimit;
 use handler::recording::{Clock, Probe, Sources};
 use handler::slot::MAX_FRAMES;
@@ -88,6 +89,8 @@ pub(crate) struct Config {
     pub(crate) copy_limit: u64,
     /// SELFWIND_MAX_OVERHEAD, in hundredths of a percent.
     pub(crate) max_overhead: u64,
+    /// SELFWIND_SWITCH_COST: nanoseconds that a perf event adds to a switch of threads; 0 if that is not known.
+    pub(crate) switch_cost_ns: u64,
     /// SELFWIND_POOL: initial pool size in bytes.
     pub(crate) pool: usize,
     /// SELFWIND_TABLES: directory of table files, by default in the user's cache; `None` for no tables.
@@ -131,6 +134,7 @@ impl Config {
             unwind: Unwind::Own,
             copy_limit: DEFAULT_COPY,
             max_overhead: DEFAULT_OVERHEAD,
+            switch_cost_ns: 0,
             pool: 0,
             tables: None,
             session: 0,
@@ -238,6 +242,7 @@ impl Config {
                 self.copy_limit = size(value).filter(|bytes| (LEAST_COPY..=COPY_MOST).contains(bytes))?;
             }
             b"MAX_OVERHEAD" => self.max_overhead = percent(value)?,
+            b"SWITCH_COST" => self.switch_cost_ns = number(value)?,
             b"POOL" => self.pool = pool(value)?,
             b"RECORDER" => self.recorder = value.to_vec(),
             b"REGION" => self.handed = Some(handed(value)?),
@@ -335,6 +340,14 @@ impl Config {
     pub(crate) fn rate_limit(&self, clock: Option<Clock>) -> RateLimit {
         let (limit, period_ns) = self.limit(clock);
         RateLimit::new(limit, period_ns)
+    }
+
+    /// From how many switches on a thread's perf events are replaced: only by default, where they measure CPU time.
+    pub(crate) fn switch_limit(&self, clock: Option<Clock>) -> SwitchLimit {
+        match self.is_automatic && clock == Some(Clock::Perf) && self.max_overhead < RateLimit::NO_LIMIT {
+            true => SwitchLimit::new(self.switch_cost_ns, self.max_overhead),
+            false => SwitchLimit::NONE,
+        }
     }
 
     /// The limit in hundredths of a percent of CPU time, and the nanoseconds of CPU time that a tick stands for.

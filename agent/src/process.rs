@@ -82,6 +82,7 @@ pub(crate) fn open(
         tells_delay: clock == Some(Clock::Perf) && agent.config.events.are_waits(),
         process_time: ProcessTime::starting_now(agent.config.period_ns()),
         rate_limit: agent.config.rate_limit(clock),
+        switch_limit: agent.config.switch_limit(clock),
         late_start: LateStart::new(sampling_signal::get(), agent.config.late_period(clock)),
         live_blocks: blocks,
         allocation_counts: counts,

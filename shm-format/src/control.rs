@@ -178,6 +178,11 @@ impl ControlPage {
         self.thread.ended.fetch_add(1, Ordering::Relaxed);
     }
 
+    /// Counts a thread that is sampled by a timer instead of perf events, because it switches often.
+    pub fn thread_switches_often(&self) {
+        self.thread.switching.fetch_add(1, Ordering::Relaxed);
+    }
+
     /// All counters, each read once. Not a consistent snapshot while writers run.
     #[must_use]
     pub fn snapshot(&self) -> CountersSnapshot {
@@ -190,6 +195,7 @@ impl ControlPage {
             skipped: core::array::from_fn(|i| self.skipped.causes[i].snapshot()),
             threads_started: load(&self.thread.started),
             threads_ended: load(&self.thread.ended),
+            threads_switching: load(&self.thread.switching),
             chunks_overwritten: load(&self.fill.overwritten),
             chunks_complete: load(&self.fill.complete),
             handler_time: core::array::from_fn(|i| load(&self.handler_time[i])),
@@ -221,6 +227,8 @@ pub struct CountersSnapshot {
     pub threads_started: u64,
     /// Threads that ended or were removed.
     pub threads_ended: u64,
+    /// Threads whose perf events a timer has replaced, because they switch often.
+    pub threads_switching: u64,
     /// Chunks overwritten unread (overwrite mode).
     pub chunks_overwritten: u64,
     /// Approximate number of chunks that wait for the reader.

@@ -370,6 +370,8 @@ pub struct CauseLine {
 pub struct ThreadLine {
     pub(crate) started: AtomicU64,
     pub(crate) ended: AtomicU64,
+    /// Threads whose perf events a timer has replaced, because they switch often.
+    pub(crate) switching: AtomicU64,
 }
 
 /// Number of requests that can be open at the same time.

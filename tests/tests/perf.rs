@@ -423,6 +423,34 @@ fn by_default_the_source_is_the_best_that_does_no_harm() {
     assert!(stats.is_some_and(|stats| source(&stats).contains("the process is traced")));
 }
 
+/// The kernel programs an event's timer at each switch: 2 to 12 us in virtual machines, which such a program would notice.
+#[test]
+fn threads_that_switch_often_continue_with_timers_by_default() {
+    const NONE: [&str; 0] = [];
+    let said = |recording: &Recording| {
+        recording.stats().0["detail"]["settings"]["threads that switch often"].to_string()
+    };
+    let program = Target::c("frequent_switches").build();
+    let insisting = Recorder::at(997).event("perf").record(&program, &NONE);
+    if !sees_kernel(&insisting) {
+        return;
+    }
+    assert_eq!(said(&insisting), "null");
+    // Little enough for machines without virtualisation.
+    let limited = Recorder::at(997).env("SELFWIND_MAX_OVERHEAD", "0.1");
+    let recording = limited.record(&program, &NONE);
+    assert!(said(&recording).contains("cpu timers instead of perf"), "{:#}", recording.stats().0);
+    recording.assert_adds_up();
+    assert_weighs(&recording, 997.0, 8.0);
+    let stats = recording.stats();
+    let (samples, events) = (stats.number("samples"), kernel(&stats, "events"));
+    assert!(events >= 1 && samples > 2 * events, "{events} of {samples} by events");
+    let unlimited = Recorder::at(997).env("SELFWIND_MAX_OVERHEAD", "100").record(&program, &NONE);
+    assert_eq!(said(&unlimited), "null");
+    let busy = Recorder::at(997).record(&Target::c("job").build(), &NONE);
+    assert_eq!(said(&busy), "null");
+}
+
 /// By a container's seccomp filter (EPERM), or as with `perf_event_paranoid` 3 or 4 (EACCES), which no test may set.
 #[test]
 fn timers_replace_denied_perf_events() {

@@ -260,6 +260,11 @@ impl KernelRings {
         self.period_ns.load(Ordering::Relaxed)
     }
 
+    /// CPU time of the thread in nanoseconds that its samples account for so far.
+    pub(crate) fn counted_ns(&self) -> u64 {
+        self.counted_ns.load(Ordering::Relaxed)
+    }
+
     /// The number of periods that a sample stands for at `cpu_ns` of the thread's CPU clock; accounts for them. The
     /// sample was triggered by `events` perf events, or by the timer for kernel time; `is_behind_a_call`: the thread
     /// has just returned from a system call.

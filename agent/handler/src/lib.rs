@@ -10,6 +10,8 @@
 //! - the first sample of a thread: mmap, munlock, mprotect (its workspace); gettid if its thread-local word does not
 //!   name its slot;
 //! - with ITIMER_PROF, with perf events on CPU time, or with a rate limit: clock_gettime;
+//! - every eighth perf event on CPU time, by default: getrusage (`frequent_switches`); if the thread switches often, once:
+//!   timer_create, timer_settime, timer_delete, munmap;
 //! - a perf event that has interrupted a wait which the kernel will repeat: rt_sigpending, rt_sigaction (`interrupted_wait`);
 //! - a perf event that reports off-CPU time: openat, read, close (`delay`, which gives the reason);
 //! - once for each unregistered thread: gettid, getpid, prctl (its name), tgkill with signal 0 (to find ended threads),
@@ -40,6 +42,7 @@ mod delay;
 mod discovery;
 pub mod entry;
 mod event_stack;
+pub mod frequent_switches;
 pub mod generated;
 pub mod interpreter;
 pub mod interrupted_wait;
@@ -119,6 +122,7 @@ fn serve_tick(recording: &Recording, arrival: Arrival, context: Context<'_>, ent
         let recorded = capture::record(recording, slot, context, head, entered);
         if let Some(request) = &tick.request {
             kernel_answer::follow(recording, slot, context, request, recorded.is_ok());
+            frequent_switches::avoid(recording, slot, tick.cpu_ns, tick.weight);
         }
         recorded
     });

@@ -10,6 +10,7 @@ use shm_format::{AllocationCounts, Doorbell, LiveBlocks, LiveMappings, Region};
 use unwind::RuleCache;
 
 use crate::activity::is_filtered;
+use crate::frequent_switches::SwitchLimit;
 use crate::late_start::LateStart;
 use crate::process_time::ProcessTime;
 use crate::rate_limit::RateLimit;
@@ -125,6 +126,8 @@ pub struct Recording {
     pub process_time: ProcessTime,
     /// The rate limiter.
     pub rate_limit: RateLimit,
+    /// From how many switches on a thread's perf events are replaced.
+    pub switch_limit: SwitchLimit,
     /// How discovered threads start.
     pub late_start: LateStart,
     /// The table of live blocks; `None` if allocations are not sampled.

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use selfwind_profile::profile_file::{Counters, CountersAt, Event, ProcessEnd, ProcessFate, Sample};
+use selfwind_profile::profile_file::{Counters, CountersAt, Event, ProcessEnd, ProcessFate, Sample, Setting};
 use shm_format::{
     AlikeAllocations, ChunkInfo, CountersSnapshot, CountsView, DurableRecord, Identity, Mode, Pass,
     RecordRef, Repeat, Scale, StackHead,
@@ -30,6 +30,11 @@ use crate::target::translate::{self, Translator};
 
 /// Key of the setting that says how the process's stacks are unwound.
 const UNWIND: &[u8] = b"unwind";
+/// What is said of threads whose perf events a timer has replaced.
+const SWITCHING: (&str, &str) = (
+    "threads that switch often",
+    "cpu timers instead of perf, without kernel stacks, because each switch would pay for the timer of an event (-e perf keeps the events)",
+);
 /// How often thread names are read again. A stack's wait for its kernel records is counted in units of this.
 const REFRESH_INTERVAL: Duration = Duration::from_millis(250);
 /// Size of a record's header in the pool, in bytes.
@@ -342,6 +347,10 @@ impl Process {
         events: &mut Vec<Event>,
     ) -> ProcessEnd {
         let counters = self.counters(scale);
+        if self.known_counters().threads_switching > 0 {
+            let (key, value) = SWITCHING;
+            events.push(Event::Setting(Setting { process: self.id, key: key.into(), value: value.into() }));
+        }
         self.attached.tables(|tables| in_use::report(self.id, tables, &self.counted, events));
         ProcessEnd { process: self.id, ns: clock.now_ns(), fate, counters }
     }

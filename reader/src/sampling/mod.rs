@@ -8,5 +8,6 @@ pub(crate) mod rate;
 pub(crate) mod settings;
 mod size;
 pub(crate) mod sources;
+pub(crate) mod switch_cost;
 mod tracepoints;
 pub(crate) mod unwinding;

@@ -165,6 +165,11 @@ impl Sources {
         self.clock.as_ref()?.events(frequency)
     }
 
+    /// Whether the agent takes the best clock that a process is permitted.
+    pub(crate) fn are_automatic(&self) -> bool {
+        self.clock == Some(Clock::Auto)
+    }
+
     /// True if the agent samples by a clock.
     pub(crate) fn have_clock(&self) -> bool {
         self.clock.is_some() || self.have_wall()

@@ -9,6 +9,7 @@ use std::io::{self, Read};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use nix::fcntl::OFlag;
 use nix::unistd::geteuid;
@@ -16,6 +17,7 @@ use rustix::fs::{FlockOperation, flock};
 use selfwind_profile::private_directory::private_directory;
 
 use crate::sampling::settings::SamplingSettings;
+use crate::sampling::switch_cost;
 use crate::sampling::unwinding::Unwinding;
 use crate::target::attach::Doorbell;
 use crate::target::others::Others;
@@ -159,6 +161,11 @@ impl Session {
         }
         if let Some(events) = sampling.sources.events(sampling.frequency) {
             variables.push(("SELFWIND_PERF".into(), events.into()));
+        }
+        if sampling.sources.are_automatic()
+            && let Some(ns) = switch_cost::measure_ns(Duration::from_secs(1) / sampling.frequency.max(1))
+        {
+            variables.push(("SELFWIND_SWITCH_COST".into(), ns.to_string().into()));
         }
         if let Some(others) = &self.others {
             variables.push(("SELFWIND_OTHERS".into(), others.directory().into()));

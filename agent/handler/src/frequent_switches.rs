@@ -1,0 +1,120 @@
+//! Threads that switch often: the kernel programs a timer for a thread's perf event whenever the thread gets or leaves
+//! a processor, and in a virtual machine this can take longer than the program's own work. Such a thread continues with
+//! a timer on its CPU clock, which the scheduler's tick drives: its samples have no kernel stacks, and switches cost
+//! nothing.
+
+use crate::activity::is_filtered;
+use crate::clock::SECOND_NS;
+use crate::kernel_ring::KernelRings;
+use crate::recording::Recording;
+use crate::slot::Slot;
+use crate::sys;
+use crate::thread_timer;
+
+/// Periods of a thread's CPU time between two looks at its switches.
+const PERIODS: u64 = 8;
+const RUSAGE_THREAD: usize = 1;
+
+/// The kernel's `struct rusage`: two times of two words each, then fourteen counts.
+#[repr(C)]
+#[derive(Default)]
+struct Usage {
+    times: [u64; 4],
+    other: [u64; 12],
+    voluntary: u64,
+    involuntary: u64,
+}
+
+/// Switches per second of CPU time that a thread with perf events may make.
+#[derive(Clone, Copy, Debug)]
+pub struct SwitchLimit(u64);
+
+impl SwitchLimit {
+    /// No limit.
+    pub const NONE: SwitchLimit = SwitchLimit(u64::MAX);
+
+    /// The limit at which switches that cost `cost_ns` each take `share` hundredths of a percent of CPU time.
+    pub fn new(cost_ns: u64, share: u64) -> SwitchLimit {
+        (share * (SECOND_NS / 10_000)).checked_div(cost_ns).map_or(Self::NONE, SwitchLimit)
+    }
+
+    fn is_exceeded(self, switches: u64, cpu_ns: u64) -> bool {
+        u128::from(switches) * u128::from(SECOND_NS) > u128::from(self.0) * u128::from(cpu_ns)
+    }
+}
+
+/// Replaces the perf events of the calling thread by a timer if it switches too often. It has used `cpu_ns` of CPU time,
+/// and the sample that is being taken stands for `weight` periods. Called inside the slot's nesting guard, with nothing
+/// left in the rings that waits for an answer.
+#[inline]
+pub(crate) fn avoid(recording: &Recording, slot: &Slot, cpu_ns: u64, weight: u32) {
+    let period_ns = slot.kernel_rings.period_ns();
+    let is_limited = recording.switch_limit.0 != SwitchLimit::NONE.0 && period_ns != 0;
+    if is_limited && is_due(&slot.kernel_rings, period_ns, cpu_ns, weight) && !is_filtered() {
+        look(recording, slot, period_ns, cpu_ns);
+    }
+}
+
+/// Whether the last `weight` periods contain a time to look.
+fn is_due(rings: &KernelRings, period_ns: u64, cpu_ns: u64, weight: u32) -> bool {
+    let periods = rings.counted_ns() / period_ns;
+    cpu_ns >= PERIODS * period_ns && periods % PERIODS < weight.into()
+}
+
+#[cold]
+#[inline(never)]
+fn look(recording: &Recording, slot: &Slot, period_ns: u64, cpu_ns: u64) {
+    let mut usage = Usage::default();
+    let arguments = [RUSAGE_THREAD, (&raw mut usage) as usize, 0, 0, 0, 0];
+    // SAFETY: the kernel writes one `rusage`.
+    let told = unsafe { sys::call(libc::SYS_getrusage, arguments) } == 0;
+    let switches = usage.voluntary.wrapping_add(usage.involuntary);
+    if !told || !recording.switch_limit.is_exceeded(switches, cpu_ns) {
+        return;
+    }
+    // The timer for kernel time, if events cover user mode only.
+    thread_timer::disarm(slot);
+    let rings = &slot.kernel_rings;
+    let until_ns = rings.counted_ns().wrapping_add(period_ns).wrapping_sub(cpu_ns).cast_signed();
+    let first_ns = until_ns.clamp(1, period_ns.cast_signed()).cast_unsigned();
+    if thread_timer::arm(slot, recording.late_start.signal(), period_ns, first_ns).is_ok() {
+        rings.close();
+        recording.region.control().thread_switches_often();
+    } else {
+        // No timer left for this user: the events go on, for all time.
+        thread_timer::disarm(slot);
+        rings.weigh_all();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    extern crate std;
+
+    use std::vec::Vec;
+
+    use super::*;
+
+    #[test]
+    fn a_limit_is_a_share_of_cpu_time() {
+        // 5 us for each switch, 2 %.
+        let limit = SwitchLimit::new(5_000, 200);
+        assert_eq!(limit.0, 4_000);
+        assert!(!limit.is_exceeded(400, SECOND_NS / 10) && limit.is_exceeded(401, SECOND_NS / 10));
+        assert!(!SwitchLimit::new(0, 200).is_exceeded(u64::MAX, SECOND_NS));
+        assert!(SwitchLimit::new(5_000, 0).is_exceeded(1, SECOND_NS));
+        assert!(!SwitchLimit::new(5_000, 0).is_exceeded(0, SECOND_NS));
+    }
+
+    #[test]
+    fn every_eighth_period_is_one_to_look() {
+        let rings = KernelRings::new();
+        let looks = |periods: u64, weight| {
+            rings.count_time(periods * 1000, 1000, false);
+            is_due(&rings, 1000, 100_000, weight)
+        };
+        assert_eq!((0..17).filter(|periods| looks(*periods, 1)).collect::<Vec<_>>(), [0, 8, 16]);
+        assert!(looks(10, 3) && !looks(10, 2) && looks(15, 9));
+        assert!(!is_due(&rings, 1000, 7_999, 100), "too early to tell");
+    }
+}
