@@ -143,7 +143,7 @@ fn record(config: Config, masked: &mut Masked) -> Result<(), Failure> {
     process::begin(agent, recording, |recording| {
         // The mask may be inherited from before the exec.
         let hidden = !chain::has_handler() && masked.unmask(sampling_signal::get());
-        threads::register(recording, threads::main_stack(), hidden);
+        threads::register_first(recording, hidden);
         // This thread will be sampled, perhaps under a seccomp filter.
         slot::taken().for_each(Slot::prepare_early);
         if myself.threads > 1 {

@@ -387,7 +387,7 @@ pub(crate) fn before_exec(
     path: &[u8],
     program_timer: impl FnOnce() -> libc::itimerval,
 ) -> bool {
-    threads::sample_before_exec();
+    threads::sample_before_exec(recording);
     let mut masked = Masked::new();
     // Before the mask changes, so that signals sent by then are delivered.
     refuse_requests(recording);

@@ -199,8 +199,24 @@ fn ensure_key() {
     }
 }
 
-/// Gives the calling thread a slot and a timer. `hidden`: it blocks the signal in the slot's mask only.
-pub(crate) fn register(recording: &Recording, stack: Bounds, hidden: bool) {
+/// Gives the calling thread, which is new, a slot and a timer. `hidden`: it blocks the signal in the slot's mask only.
+fn register(recording: &Recording, stack: Bounds, hidden: bool) {
+    register_since(recording, stack, hidden, Since::Birth);
+}
+
+/// Gives the first thread of a new image a slot and a timer. `hidden`: as above.
+pub(crate) fn register_first(recording: &Recording, hidden: bool) {
+    let (pid, used_ns) = (sys::process_id(), clock::thread_cpu_ns());
+    let at_ns = recording.doorbell.and_then(|doorbell| doorbell.exec_times.take(pid, used_ns));
+    register_since(
+        recording,
+        main_stack(),
+        hidden,
+        at_ns.map_or(Since::Birth, |at_ns| Since::Exec { at_ns }),
+    );
+}
+
+fn register_since(recording: &Recording, stack: Bounds, hidden: bool, since: Since) {
     let tid = sys::thread_id();
     let Some(slot) = claim(recording, tid) else { return };
     slot.set_stack(stack);
@@ -216,7 +232,7 @@ pub(crate) fn register(recording: &Recording, stack: Bounds, hidden: bool) {
     }
     announce(recording, slot);
     signal_stacks::enter(slot);
-    start(recording, slot, Since::Birth);
+    start(recording, slot, since);
 }
 
 /// Claims a slot for the calling thread. An existing one was taken for it by a handler, or belongs to a thread with the
@@ -303,10 +319,24 @@ pub(crate) fn sample_start(recording: &Recording, entered_ns: u64) {
     }
 }
 
-/// Samples the calling thread before an exec, except for the time that the next image accounts for ([`Since::Birth`]).
-pub(crate) fn sample_before_exec() {
-    if clock::thread_cpu_ns() > Since::Birth.earlier_ns() / 2 {
-        sample_remainder();
+/// Samples the calling thread before an exec. The next image accounts for the time from then on; if it cannot be told,
+/// it assumes a short time, which is then left to it.
+pub(crate) fn sample_before_exec(recording: &Recording) {
+    let used_ns = clock::thread_cpu_ns();
+    match recording.doorbell {
+        Some(doorbell) => {
+            sample_remainder();
+            doorbell.exec_times.put(sys::process_id(), used_ns);
+        }
+        None if used_ns > Since::SHORT_START_NS / 2 => sample_remainder(),
+        None => {}
+    }
+}
+
+/// A process that this one has started without a fork, so that nothing has sampled it, executes a program.
+pub(crate) fn tell_unsampled_exec(pid: u32) {
+    if let Some(doorbell) = recording::current().and_then(|recording| recording.doorbell) {
+        doorbell.exec_times.put(pid, 0);
     }
 }
 

@@ -5,6 +5,7 @@
 
 use crate::atomic::{AtomicU32, AtomicU64};
 use crate::clock::{Anchor, ClockKind};
+use crate::exec_times::ExecTimes;
 
 /// First eight bytes of a region, written last: `"SWREGION"` as a little-endian number.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"SWREGION");
@@ -450,6 +451,8 @@ pub struct DoorbellPage {
     pub(crate) changes: AtomicU32,
     pub(crate) sleeping: DoorbellWord,
     pub(crate) stop: DoorbellWord,
+    /// What images leave to the next ones.
+    pub exec_times: ExecTimes,
 }
 
 /// A word of the doorbell on 128 bytes of its own.
@@ -512,11 +515,12 @@ mod pinned {
         assert!(offset_of!(ChunkHeader, consumed) == 56);
     };
     const _: () = {
-        assert!(size_of::<DoorbellPage>() == 384 && size_of::<DoorbellPage>() <= PAGE);
+        assert!(size_of::<DoorbellPage>() == 2432 && size_of::<DoorbellPage>() <= PAGE);
         assert!(offset_of!(DoorbellPage, magic) == 0);
         assert!(offset_of!(DoorbellPage, version) == 8);
         assert!(offset_of!(DoorbellPage, sleeping) == 128);
         assert!(offset_of!(DoorbellPage, stop) == 256);
+        assert!(offset_of!(DoorbellPage, exec_times) == 384);
         assert!(CONTROL_OFFSET == 4096 && BITMAP_OFFSET == 8192);
     };
 }

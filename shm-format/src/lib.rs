@@ -24,6 +24,7 @@ mod delivery;
 mod doorbell;
 mod drain;
 mod durable;
+mod exec_times;
 pub mod injection;
 mod kernel_answer;
 pub mod layout;

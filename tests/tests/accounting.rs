@@ -234,6 +234,29 @@ fn programs_shorter_than_a_period_are_sampled_in_proportion() {
     }
 }
 
+/// What kernel and loader take before the agent starts is known from an exec on, however long it is.
+#[test]
+fn programs_that_start_slowly_are_sampled_from_their_exec_on() {
+    let program = Target::c("slow_start").build();
+    for source in ["auto", "cpu"] {
+        let recording = Recorder::at(997).event(source).record(&program, &[] as &[&str]);
+        recording.assert_adds_up();
+        let used: f64 = recording.outcome.stdout.trim().parse().expect("nanoseconds");
+        let stats = recording.stats();
+        let share = stats.number("weight") as f64 / 997.0 / (used / 1e9);
+        // The kernel's work to end a process is missing.
+        assert!((0.8..=1.05).contains(&share), "{source}: {share} of {used} ns: {:#}", stats.0);
+        let stacks = recording.folded();
+        let starting = stacks.inclusive("[program start]");
+        assert!(starting * 2 > stats.number("weight"), "{source}: {starting}: {:#}", stats.0);
+        assert!(
+            stats.0["detail"]["rate"]["delivered"].as_f64() > Some(900.0),
+            "{:#}",
+            stats.0["detail"]["rate"]
+        );
+    }
+}
+
 /// Of the agent's start only the outermost frame is recorded. What comes after it has that frame, too, and others that were
 /// there already: all of them belong to its stack, the mark does not.
 #[test]

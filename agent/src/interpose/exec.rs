@@ -13,7 +13,9 @@ use crate::preload::{self, Strings};
 use crate::process;
 use crate::sources::program_timer;
 use crate::symbols;
+use crate::threads;
 use handler::activity::Active;
+use handler::sys;
 
 real_functions! {
     EXECVE = c"execve";
@@ -44,7 +46,11 @@ unsafe fn with_environment(
 /// Prepares for an exec of `path` (an address, 0 if unknown), makes the exec, and undoes the preparation if it fails.
 pub(super) fn around(path: usize, exec: impl FnOnce() -> c_long) -> c_long {
     let prepared = Active::enter().and_then(|_active| {
-        let recording = own_recording()?;
+        let Some(recording) = own_recording() else {
+            // A child of vfork(2), in its parent's memory.
+            threads::tell_unsampled_exec(sys::process_id());
+            return None;
+        };
         // SAFETY: a string that the program passed to exec.
         let path = if path == 0 { c"" } else { unsafe { CStr::from_ptr(path as *const c_char) } };
         let hidden = process::before_exec(recording, path.to_bytes(), program_timer::get);
@@ -181,6 +187,18 @@ type Spawn = unsafe extern "C" fn(
     Strings,
 ) -> c_int;
 
+/// Notes the process that posix_spawn has started with this result, and passes the result on.
+///
+/// # Safety
+/// `pid` must be null or, after success, the place of its number.
+unsafe fn spawned(pid: *const libc::pid_t, result: c_int) -> c_int {
+    if result == 0 && !pid.is_null() {
+        // SAFETY: the caller's promise.
+        threads::tell_unsampled_exec(unsafe { *pid } as u32);
+    }
+    result
+}
+
 /// POSIX `posix_spawn`.
 ///
 /// # Safety
@@ -198,7 +216,8 @@ pub(crate) unsafe extern "C" fn posix_spawn(
     // SAFETY: the C library's function of this type; the program's own arguments.
     unsafe {
         let real = core::mem::transmute::<usize, Spawn>(real);
-        let spawn = |environment| real(pid, path, actions, attributes, arguments, environment).into();
+        let spawn =
+            |environment| spawned(pid, real(pid, path, actions, attributes, arguments, environment)).into();
         with_environment(path, false, environment, &spawn) as c_int
     }
 }
@@ -220,7 +239,8 @@ pub(crate) unsafe extern "C" fn posix_spawnp(
     // SAFETY: the C library's function of this type; the program's own arguments.
     unsafe {
         let real = core::mem::transmute::<usize, Spawn>(real);
-        let spawn = |environment| real(pid, file, actions, attributes, arguments, environment).into();
+        let spawn =
+            |environment| spawned(pid, real(pid, file, actions, attributes, arguments, environment)).into();
         with_environment(file, true, environment, &spawn) as c_int
     }
 }

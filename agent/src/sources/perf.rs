@@ -171,7 +171,7 @@ fn count_time(slot: &Slot, events: &Events, user_only: bool, since: Since) {
         let period_ns = events.unit_ns();
         let early = thread_timer::first_expiry(period_ns, slot.tid().into());
         let used_ns = clock::cpu_ns_of(slot.tid());
-        let from_ns = used_ns.saturating_sub(since.earlier_ns()).wrapping_sub(early);
+        let from_ns = used_ns.saturating_sub(since.earlier_ns(used_ns)).wrapping_sub(early);
         // An event that occurs less often than requested stands for more than one period, which only the clock can
         // tell.
         slot.kernel_rings.count_time(from_ns, period_ns, user_only && period_ns >= SHORTEST_PERIOD_NS);

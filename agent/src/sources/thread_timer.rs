@@ -14,7 +14,7 @@ const _: () = assert!(size_of::<SignalEvent>() == 64);
 pub(super) fn arm(slot: &Slot, signal: i32, period_ns: u64, since: Since) -> Result<(), Errno> {
     let first_ns = first_expiry(period_ns, slot.tid().into());
     let used_ns = clock::cpu_ns_of(slot.tid());
-    let earlier_ns = since.earlier_ns().min(used_ns);
+    let earlier_ns = since.earlier_ns(used_ns);
     let begins_ns = used_ns - earlier_ns + since.delay_ns();
     slot.kernel_rings.count_time(begins_ns.wrapping_add(first_ns).wrapping_sub(period_ns), period_ns, false);
     // Expirations before now are left to the remainder's sample.

@@ -81,6 +81,7 @@ pub(super) fn record_command(options: &RecordOptions) -> anyhow::Result<u8> {
             return Err(error.into());
         }
     };
+    session.doorbell().tell_unsampled_exec(child.id());
     let priority = RaisedPriority::begin();
     shortage::raise_open_files();
     let events = watch_child(&child, signals.with_interval(options.every), &session);

@@ -365,6 +365,11 @@ impl Doorbell {
         self.touch(shm_format::DoorbellPage::ask_for_changes);
     }
 
+    /// The recorder has started process `pid`, which nothing has sampled so far.
+    pub(crate) fn tell_unsampled_exec(&self, pid: u32) {
+        self.touch(|page| page.exec_times.put(pid, 0));
+    }
+
     /// Signals all processes of the session that the recording has ended.
     pub(crate) fn stop(&self) {
         self.touch(shm_format::DoorbellPage::stop);

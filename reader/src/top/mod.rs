@@ -185,6 +185,7 @@ fn show_command(
     child: &mut Child,
 ) -> anyhow::Result<Option<u8>> {
     let doorbell = session.doorbell();
+    doorbell.tell_unsampled_exec(child.id());
     let pidfd = spawn::pidfd(child.id()).context("cannot watch the command (pidfd_open, Linux 5.3)")?;
     let events = watch::start(signals, Some(pidfd), doorbell.clone()).context("cannot start a thread")?;
     let mut collector = Collector::new(session.directories(), Scope::Everything, Notices::Quiet);

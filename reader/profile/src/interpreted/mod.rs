@@ -12,6 +12,8 @@ pub use internals::is_internal;
 pub(crate) use internals::is_interpreter;
 pub use text::text;
 
+use unwind::{Frame, Interpreted};
+
 use crate::file_name::base_name;
 use crate::profile_file::InterpretedFunction;
 
@@ -73,6 +75,14 @@ impl InterpretedFunction {
 /// Whether the agent's reason is about frames of an interpreter. The others mean that only the outermost frame is known.
 pub fn is_of_interpreter(reason: u32) -> bool {
     !(5..=7).contains(&reason)
+}
+
+/// Whether this leaf marks CPU time of which only the outermost frame is known: before the sampling of a thread began, or after
+/// its last sample.
+pub(crate) fn is_unplaced(leaf: u64) -> bool {
+    Frame::from_bits(leaf)
+        .as_interpreted()
+        .is_some_and(|frame| frame.function == Interpreted::NOTHING && !is_of_interpreter(frame.offset))
 }
 
 /// What is shown where frames are missing, for the agent's reason.

@@ -115,7 +115,7 @@ impl RawProfile {
         let (claimed, mut unclaimed) = (raw.events.measures().len(), false);
         let tail = ProfileReader::open(path)?.for_each_sample(|SampleRef { sample, frames, .. }| {
             raw.in_kernel |= sample.kernel.iter().any(|kernel| !kernel.frames.is_empty());
-            tally.sample(sample, frames.len());
+            tally.sample(sample, frames.len(), frames.last().copied());
             raw.events.counts(sample, |count| unclaimed |= usize::from(count.event) >= claimed);
         })?;
         raw.measures = raw.events.measures().to_vec();

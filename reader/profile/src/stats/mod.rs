@@ -19,6 +19,7 @@ use shm_format::Skip;
 pub use self::copies::{CopyStats, RecoveredStats};
 use self::sums::Sums;
 use crate::events::{self, Events};
+use crate::interpreted;
 use crate::locks::Joiner;
 use crate::measure::{Measure, Weighed};
 use crate::profile_file::{
@@ -193,6 +194,13 @@ const SETTINGS_LIMIT: usize = 20;
 /// While recording, the number of ended images that are kept, because a few late samples may follow.
 const ENDED_KEPT: usize = 1024;
 
+/// Samples of CPU time before the sampling began or at the end of a thread.
+#[derive(Default)]
+struct Unplaced {
+    samples: u64,
+    weight: u64,
+}
+
 /// A process image. There may be very many, so only what is shown is kept.
 #[derive(Default)]
 struct Image {
@@ -213,6 +221,8 @@ struct Image {
     weight: u64,
     /// Weight of the clock's samples.
     clock_weight: u64,
+    /// The part of it that no clock had to sample, because it was over before the sampling began or when a thread ended.
+    unplaced: Unplaced,
     /// Weight of all records, whatever they count, as the process adds it up.
     recorded_weight: u64,
     truncated: u64,
@@ -300,7 +310,7 @@ impl Tally {
                 image.threads.entry(thread.seq).or_default().0 = thread.tid;
                 image.last = None;
             }
-            Event::Sample(sample) => self.sample(sample, sample.frames.len()),
+            Event::Sample(sample) => self.sample(sample, sample.frames.len(), sample.frames.first().copied()),
             Event::Counters(at) => {
                 self.last_ns = self.last_ns.max(at.ns);
                 self.image(at.process).counters = at.counters.clone();
@@ -331,9 +341,9 @@ impl Tally {
         self.images.entry(id).or_default()
     }
 
-    /// Counts a sample with this many frames. The values of allocations in use are known if the live blocks were read
+    /// Counts a sample with this many frames, and this one as the innermost. The values of allocations in use are known if the live blocks were read
     /// before.
-    pub fn sample(&mut self, sample: &Sample, depth: usize) {
+    pub fn sample(&mut self, sample: &Sample, depth: usize, leaf: Option<u64>) {
         let (parts, kernel, weight) = match &sample.kernel[..] {
             // Most have none.
             [] if sample.weight > 0 => (sample.events(), 0, u64::from(sample.weight)),
@@ -366,7 +376,13 @@ impl Tally {
         image.recorded_weight += if is_record { weight } else { 0 };
         image.weight = image.weight.saturating_add(main_weight);
         match self.events.is_of_clock(sample) {
-            true => image.clock_weight += weight,
+            true => {
+                image.clock_weight += weight;
+                if leaf.is_some_and(interpreted::is_unplaced) {
+                    image.unplaced.samples += parts;
+                    image.unplaced.weight += weight;
+                }
+            }
             false => count(&mut image.of_probes, sample.source, parts),
         }
         image.truncated += if sample.end == unwind::End::Root as u8 { 0 } else { parts };

@@ -23,7 +23,8 @@ pub(super) struct Sums {
     pub(super) clocks: BTreeSet<(String, u64)>,
     /// The clock's weights in nanoseconds, if they count periods of CPU time.
     pub(super) cpu_ns: u64,
-    /// The clock's samples, and their weight.
+    /// The clock's samples, and their weight. Nothing was asked of the clock in unplaced time, which counts as sampled at the full
+    /// rate.
     pub(super) by_clock: (u64, u64),
 }
 
@@ -39,7 +40,7 @@ impl Sums {
         for (source, samples) in of_probes.chain([(image.source.clone(), of_clock)]).filter(|it| it.1 > 0) {
             *stats.detail.sources.entry(source).or_default() += samples;
         }
-        self.by_clock.0 += of_clock;
+        self.by_clock.0 += of_clock - image.unplaced.samples + image.unplaced.weight;
         self.by_clock.1 += image.clock_weight;
         stats.detail.unwinds += image.unwinds;
         for cause in &image.counters.kernel {
