@@ -69,8 +69,18 @@ fn advice(info: &ProcessInfo) -> Option<&'static str> {
             _ => None,
         };
     }
-    (name == "node" && !has("--perf-"))
-        .then_some("JavaScript functions have no names; `node --perf-basic-prof` names them")
+    match &*name {
+        "node" if !has("--perf-") => {
+            Some("JavaScript functions have no names; `node --perf-basic-prof` names them")
+        }
+        "java" if !has("-XX:+DumpPerfMapAtExit") => Some(
+            "Java methods have no names, and callers of compiled ones are guessed; `java -XX:+PreserveFramePointer -XX:+UnlockDiagnosticVMOptions -XX:+DumpPerfMapAtExit` (Java 17) records both",
+        ),
+        "java" if !has("-XX:+PreserveFramePointer") => Some(
+            "callers of compiled Java methods are guessed; `java -XX:+PreserveFramePointer` records them",
+        ),
+        _ => None,
+    }
 }
 
 #[cfg(test)]
@@ -102,6 +112,13 @@ mod tests {
         assert_eq!(told("/usr/bin/python3.15", &["python3", "-X", "perf", "x.py"], false), None);
         assert_eq!(told("/usr/bin/python3.15", &["python3"], true), None, "it was asked in its environment");
         assert_eq!(told("/usr/bin/node", &["node", "--perf-prof"], false), None);
+        let names = ["java", "-XX:+UnlockDiagnosticVMOptions", "-XX:+DumpPerfMapAtExit"];
+        assert!(told("/usr/lib/jvm/bin/java", &names[..1], false).unwrap().contains("DumpPerfMapAtExit"));
+        assert!(told("/usr/lib/jvm/bin/java", &names, false).unwrap().starts_with("callers of"));
+        assert_eq!(
+            told("/usr/lib/jvm/bin/java", &[&names[..], &["-XX:+PreserveFramePointer"]].concat(), false),
+            None
+        );
         assert_eq!(told("/usr/bin/make", &["make"], false), None);
     }
 }
