@@ -8,10 +8,10 @@ use core::ffi::CStr;
 
 use handler::clock::SECOND_NS;
 use handler::decimal::number;
-use handler::frequent_switches::SwitchLimit;
 use handler::rate_limit::RateLimit;
 use handler::recording::{Clock, Probe, Sources};
 use handler::slot::MAX_FRAMES;
+use handler::switch_limit::SwitchLimit;
 use handler::unwinding::Unwind;
 use shm_format::{COPY_MOST, Mode};
 

@@ -23,9 +23,7 @@ pub(crate) fn run(
     }
     // Weights of allocation samples depend on later events, so this is a second pass.
     let samples = ProfileReader::open(path)?;
-    let tail = samples.for_each_sample(|sample_ref| {
-        tally.sample(sample_ref.sample, sample_ref.frames.len(), sample_ref.frames.last().copied())
-    })?;
+    let tail = samples.for_each_sample(|sample_ref| tally.sample(sample_ref))?;
     let stats = tally.finish(std::fs::metadata(path).map_or(reader.bytes(), |metadata| metadata.len()));
     if json {
         serde_json::to_writer_pretty(&mut *out, &stats)?;

@@ -4,7 +4,6 @@
 //! nothing.
 
 use crate::activity::is_filtered;
-use crate::clock::SECOND_NS;
 use crate::kernel_ring::KernelRings;
 use crate::recording::Recording;
 use crate::slot::Slot;
@@ -25,31 +24,13 @@ struct Usage {
     involuntary: u64,
 }
 
-/// Switches per second of CPU time that a thread with perf events may make.
-#[derive(Clone, Copy, Debug)]
-pub struct SwitchLimit(u64);
-
-impl SwitchLimit {
-    /// No limit.
-    pub const NONE: SwitchLimit = SwitchLimit(u64::MAX);
-
-    /// The limit at which switches that cost `cost_ns` each take `share` hundredths of a percent of CPU time.
-    pub fn new(cost_ns: u64, share: u64) -> SwitchLimit {
-        (share * (SECOND_NS / 10_000)).checked_div(cost_ns).map_or(Self::NONE, SwitchLimit)
-    }
-
-    fn is_exceeded(self, switches: u64, cpu_ns: u64) -> bool {
-        u128::from(switches) * u128::from(SECOND_NS) > u128::from(self.0) * u128::from(cpu_ns)
-    }
-}
-
 /// Replaces the perf events of the calling thread by a timer if it switches too often. It has used `cpu_ns` of CPU time,
 /// and the sample that is being taken stands for `weight` periods. Called inside the slot's nesting guard, with nothing
 /// left in the rings that waits for an answer.
 #[inline]
 pub(crate) fn avoid(recording: &Recording, slot: &Slot, cpu_ns: u64, weight: u32) {
     let period_ns = slot.kernel_rings.period_ns();
-    let is_limited = recording.switch_limit.0 != SwitchLimit::NONE.0 && period_ns != 0;
+    let is_limited = recording.switch_limit.is_set() && period_ns != 0;
     if is_limited && is_due(&slot.kernel_rings, period_ns, cpu_ns, weight) && !is_filtered() {
         look(recording, slot, period_ns, cpu_ns);
     }
@@ -94,17 +75,6 @@ mod tests {
     use std::vec::Vec;
 
     use super::*;
-
-    #[test]
-    fn a_limit_is_a_share_of_cpu_time() {
-        // 5 us for each switch, 2 %.
-        let limit = SwitchLimit::new(5_000, 200);
-        assert_eq!(limit.0, 4_000);
-        assert!(!limit.is_exceeded(400, SECOND_NS / 10) && limit.is_exceeded(401, SECOND_NS / 10));
-        assert!(!SwitchLimit::new(0, 200).is_exceeded(u64::MAX, SECOND_NS));
-        assert!(SwitchLimit::new(5_000, 0).is_exceeded(1, SECOND_NS));
-        assert!(!SwitchLimit::new(5_000, 0).is_exceeded(0, SECOND_NS));
-    }
 
     #[test]
     fn every_eighth_period_is_one_to_look() {

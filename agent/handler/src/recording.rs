@@ -10,10 +10,10 @@ use shm_format::{AllocationCounts, Doorbell, LiveBlocks, LiveMappings, Region};
 use unwind::RuleCache;
 
 use crate::activity::is_filtered;
-use crate::frequent_switches::SwitchLimit;
 use crate::late_start::LateStart;
 use crate::process_time::ProcessTime;
 use crate::rate_limit::RateLimit;
+use crate::switch_limit::SwitchLimit;
 use crate::sys;
 use crate::unwinding::Unwind;
 

@@ -74,7 +74,7 @@ fn stats(path: &Path) -> Stats {
         tally.add(&event.unwrap());
     }
     let samples = ProfileReader::open(path).unwrap();
-    samples.for_each_sample(|sample_ref| tally.sample(sample_ref.sample, sample_ref.frames.len())).unwrap();
+    samples.for_each_sample(|sample_ref| tally.sample(sample_ref)).unwrap();
     tally.finish(1)
 }
 

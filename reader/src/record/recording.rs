@@ -241,7 +241,7 @@ impl Recording {
             }
         }
         self.interpreters.sample(sample_ref.sample);
-        self.tally.sample(sample_ref.sample, sample_ref.frames.len(), sample_ref.frames.last().copied());
+        self.tally.sample(sample_ref);
         let block = self.writer.bytes_written();
         let shared = self.writer.push_sample(sample_ref)?;
         self.new_addresses.sample(SampleRef { shared, ..sample_ref }, block);

@@ -21,8 +21,8 @@ use crate::events::{EventCount, Events, NoSuchEvent, UNCLAIMED, index_of};
 use crate::measure::Measure;
 use crate::profile::{self, LossFinder, Totals};
 use crate::profile_file::{
-    Event, KernelSymbol, ModuleInfo, ProcessInfo, ProfileError, ProfileReader, Sample, SampleRef,
-    SessionInfo, WALL_MARKS,
+    Event, KernelSymbol, ModuleInfo, ProcessInfo, ProfileError, ProfileReader, Sample, SessionInfo,
+    WALL_MARKS,
 };
 use crate::stats::{Stats, Tally};
 
@@ -113,9 +113,10 @@ impl RawProfile {
         let known = raw.processes.values().map(|info| (&info.source, info.period_ns));
         raw.events = Events::new(&raw.session, known).with_learnt_of(&mut learnt);
         let (claimed, mut unclaimed) = (raw.events.measures().len(), false);
-        let tail = ProfileReader::open(path)?.for_each_sample(|SampleRef { sample, frames, .. }| {
+        let tail = ProfileReader::open(path)?.for_each_sample(|sample_ref| {
+            let sample = sample_ref.sample;
             raw.in_kernel |= sample.kernel.iter().any(|kernel| !kernel.frames.is_empty());
-            tally.sample(sample, frames.len(), frames.last().copied());
+            tally.sample(sample_ref);
             raw.events.counts(sample, |count| unclaimed |= usize::from(count.event) >= claimed);
         })?;
         raw.measures = raw.events.measures().to_vec();

@@ -167,11 +167,7 @@ impl Loader {
         let end = &mut tail;
         self.count(|take| {
             *end = samples.for_each_sample(|sample_ref| {
-                tally_too.sample(
-                    sample_ref.sample,
-                    sample_ref.frames.len(),
-                    sample_ref.frames.last().copied(),
-                );
+                tally_too.sample(sample_ref);
                 take(sample_ref);
             })?;
             Ok::<(), ProfileError>(())

@@ -23,7 +23,7 @@ use crate::interpreted;
 use crate::locks::Joiner;
 use crate::measure::{Measure, Weighed};
 use crate::profile_file::{
-    Counters, End, Event, ProcessEnd, ProcessFate, ProcessInfo, Sample, SessionInfo, end_name,
+    Counters, End, Event, ProcessEnd, ProcessFate, ProcessInfo, Sample, SampleRef, SessionInfo, end_name,
 };
 use crate::source_list::{self, WALL_SOURCE};
 
@@ -310,7 +310,7 @@ impl Tally {
                 image.threads.entry(thread.seq).or_default().0 = thread.tid;
                 image.last = None;
             }
-            Event::Sample(sample) => self.sample(sample, sample.frames.len(), sample.frames.first().copied()),
+            Event::Sample(sample) => self.count(sample, sample.frames.len(), sample.frames.first().copied()),
             Event::Counters(at) => {
                 self.last_ns = self.last_ns.max(at.ns);
                 self.image(at.process).counters = at.counters.clone();
@@ -341,9 +341,12 @@ impl Tally {
         self.images.entry(id).or_default()
     }
 
-    /// Counts a sample with this many frames, and this one as the innermost. The values of allocations in use are known if the live blocks were read
-    /// before.
-    pub fn sample(&mut self, sample: &Sample, depth: usize, leaf: Option<u64>) {
+    /// Counts a sample. The values of allocations in use are known if the live blocks were read before.
+    pub fn sample(&mut self, SampleRef { sample, frames, .. }: SampleRef<'_>) {
+        self.count(sample, frames.len(), frames.last().copied());
+    }
+
+    fn count(&mut self, sample: &Sample, depth: usize, leaf: Option<u64>) {
         let (parts, kernel, weight) = match &sample.kernel[..] {
             // Most have none.
             [] if sample.weight > 0 => (sample.events(), 0, u64::from(sample.weight)),
