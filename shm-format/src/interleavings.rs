@@ -18,6 +18,7 @@ use crate::chunk_reading::ChunkPass;
 use crate::control::Loss;
 use crate::delivery::{DrainStats, Pass};
 use crate::durable::{Log, LogPosition};
+use crate::exec_times::ExecTimes;
 use crate::layout::{ChunkHeader, DoorbellPage, DoorbellWord, FillLine, Mode, SearchLine};
 use crate::pool::Pool;
 use crate::record::RecordKind;
@@ -244,6 +245,7 @@ fn doorbell() -> DoorbellPage {
         changes: AtomicU32::new(0),
         sleeping: word(),
         stop: word(),
+        exec_times: ExecTimes::empty(),
     }
 }
 
