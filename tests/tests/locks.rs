@@ -124,6 +124,20 @@ fn waits_take_as_long_as_the_program_says_and_have_their_holders() {
 }
 
 /// Waits much shorter than the mean distance between samples: their sum is estimated.
+/// Ticks of the clock that arrive while a wait is recorded are left to the next sample, and must not come twice.
+#[test]
+fn cpu_time_is_counted_once_beside_waits() {
+    let program = Target::c("lock_ping_pong").build();
+    for source in ["cpu,lock:all", "auto,lock:all"] {
+        let recording =
+            Recorder::at(997).event(source).env("SELFWIND_POOL", "16M").record(&program, &[] as &[&str]);
+        let used: f64 = recording.outcome.stdout.trim().parse().expect("nanoseconds");
+        let stats = recording.stats();
+        let share = stats.detail(&["cpu_ns"]) as f64 / used;
+        assert!((0.93..=1.03).contains(&share), "{source}: {share} of {used} ns: {:#}", stats.0);
+    }
+}
+
 #[test]
 fn rare_samples_stand_for_all_waits() {
     let program = Target::c("lock_sites").build();

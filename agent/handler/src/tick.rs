@@ -111,8 +111,7 @@ impl Tick {
         }
         let slot = self.owner.slot(sp)?;
         let Some(entered) = slot.enter(sp) else {
-            // The signal interrupted another event of this thread: carry the weight over to the next sample.
-            slot.carry(core::mem::take(&mut self.weight));
+            self.leave_to_next(slot);
             return Err(Missed::Skipped(Skip::Nested));
         };
         if !recording.is_current() {
@@ -130,6 +129,20 @@ impl Tick {
         match self.weigh(recording, slot, context.is_behind_a_call()) {
             true => Ok((slot, entered)),
             false => Err(Missed::Skipped(Skip::Answered)),
+        }
+    }
+
+    /// The signal interrupted another event of this thread: the next sample takes up the weight.
+    #[cold]
+    fn leave_to_next(&mut self, slot: &Slot) {
+        let (weight, rings) = (core::mem::take(&mut self.weight), &slot.kernel_rings);
+        if rings.period_ns() != 0 {
+            // The next sample's weight comes from the CPU clock.
+            return;
+        }
+        slot.carry(weight);
+        if matches!(self.owner, Owner::Thread { .. }) {
+            rings.count(weight, rings.counted_period_ns());
         }
     }
 
