@@ -4,6 +4,7 @@
 //! runs in its parent's memory, each must do nothing else than call the real function.
 
 mod exec;
+mod exit;
 mod frames;
 #[cfg(feature = "locks")]
 mod futex;
@@ -23,11 +24,12 @@ use crate::symbols::{self, Real};
 
 /// Looks up all real functions, in one pass over the loaded objects.
 pub(crate) fn find_real_functions() {
-    let groups: [&[&Real]; 12] = [
+    let groups: [&[&Real]; 13] = [
         &real::REAL,
         &crate::threads::REAL,
         &crate::process::REAL,
         &exec::REAL,
+        &exit::REAL,
         &loader::REAL,
         &lookups::REAL,
         &masks::REAL,

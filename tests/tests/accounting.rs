@@ -234,6 +234,21 @@ fn programs_shorter_than_a_period_are_sampled_in_proportion() {
     }
 }
 
+/// Shorter than a period, and none of the exit functions of libraries runs.
+#[test]
+fn children_that_end_by_exit_at_once_are_sampled_in_proportion() {
+    let program = Target::c("short_children").build();
+    for source in ["auto", "cpu"] {
+        let recording = Recorder::at(199).event(source).record(&program, &[] as &[&str]);
+        recording.assert_adds_up();
+        let used: f64 = recording.outcome.stdout.trim().parse().expect("nanoseconds");
+        let stats = recording.stats();
+        let share = stats.number("weight") as f64 / 199.0 / (used / 1e9);
+        // About 120 samples by chance; starts and ends of processes in the kernel are missing.
+        assert!((0.7..=1.2).contains(&share), "{source}: {share} of {used} ns: {:#}", stats.0);
+    }
+}
+
 /// What kernel and loader take before the agent starts is known from an exec on, however long it is.
 #[test]
 fn programs_that_start_slowly_are_sampled_from_their_exec_on() {
