@@ -45,6 +45,10 @@ type Rule = fn(&str) -> bool;
 pub const PROBES: [(&str, Rule); 5] =
     [("alloc", is_amount), ("lock", is_amount), (MMAP, nothing), (WALL, nothing), ("tp", is_name)];
 
+/// Timers on the CPU clocks of threads.
+pub const CPU: &str = "cpu";
+/// Their number in samples.
+pub const THREAD_TIMER: u8 = 2;
 /// Mappings of memory.
 pub const MMAP: &str = "mmap";
 /// The wall clock.

@@ -25,7 +25,7 @@ use crate::measure::{Measure, Weighed};
 use crate::profile_file::{
     Counters, End, Event, ProcessEnd, ProcessFate, ProcessInfo, Sample, SampleRef, SessionInfo, end_name,
 };
-use crate::source_list::{self, WALL_SOURCE};
+use crate::source_list::{self, THREAD_TIMER, WALL_SOURCE};
 
 /// The statistics of a profile, as printed by `stats --json`.
 #[derive(Clone, Debug, Default, Serialize)]
@@ -214,6 +214,8 @@ struct Image {
     period_ns: u64,
     note: String,
     samples: u64,
+    /// Samples that timers triggered, perhaps in place of the image's source.
+    of_thread_timers: u64,
     /// Samples that the clock did not trigger, by number of their source.
     of_probes: Vec<(u8, u64)>,
     unwinds: u64,
@@ -384,6 +386,8 @@ impl Tally {
                 if leaf.is_some_and(interpreted::is_unplaced) {
                     image.unplaced.samples += parts;
                     image.unplaced.weight += weight;
+                } else if sample.source == THREAD_TIMER {
+                    image.of_thread_timers += parts;
                 }
             }
             false => count(&mut image.of_probes, sample.source, parts),

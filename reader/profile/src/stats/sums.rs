@@ -7,7 +7,7 @@ use crate::heap::ALLOCATION;
 use crate::locks::LOCK;
 use crate::mapped_memory::MAPPING;
 use crate::profile_file::{Cause, Counters, ProcessFate};
-use crate::source_list::{MMAP, WALL, WALL_SOURCE};
+use crate::source_list::{CPU, MMAP, WALL, WALL_SOURCE};
 use crate::tracepoint::TRACEPOINT;
 
 /// The sums over the images so far.
@@ -37,7 +37,9 @@ impl Sums {
         let of_probes: u64 = image.of_probes.iter().map(|(_, samples)| samples).sum();
         let of_clock = image.samples - of_probes;
         let of_probes = image.of_probes.iter().map(|&(number, samples)| (probe_name(number), samples));
-        for (source, samples) in of_probes.chain([(image.source.clone(), of_clock)]).filter(|it| it.1 > 0) {
+        let of_timers = (CPU.to_owned(), image.of_thread_timers);
+        let of_source = (image.source.clone(), of_clock - image.of_thread_timers);
+        for (source, samples) in of_probes.chain([of_timers, of_source]).filter(|it| it.1 > 0) {
             *stats.detail.sources.entry(source).or_default() += samples;
         }
         self.by_clock.0 += of_clock - image.unplaced.samples + image.unplaced.weight;
