@@ -304,7 +304,7 @@ pub(crate) fn begin(agent: &'static Agent, recording: &'static Recording, regist
         }
         enable_tracepoints(agent, recording);
         if recording.sources.have(Probe::Locks) {
-            locks::begin(agent.config.waits);
+            locks::begin(agent.config.waits, agent.config.max_overhead);
         } else {
             locks::never();
         }

@@ -124,6 +124,30 @@ fn waits_take_as_long_as_the_program_says_and_have_their_holders() {
 }
 
 /// Waits much shorter than the mean distance between samples: their sum is estimated.
+/// The CPU time and the number of waits that `lock_ping_pong` prints.
+fn used_and_waits(recording: &Recording) -> (f64, f64) {
+    let (used, waits) = recording.outcome.stdout.trim().split_once(' ').expect("two numbers");
+    (used.parse().expect("nanoseconds"), waits.parse().expect("a number"))
+}
+
+/// Where recording all waits would take too much time, few are recorded, and stand for the others.
+#[test]
+fn frequent_waits_are_thinned_out_to_stay_below_the_limit() {
+    let program = Target::c("lock_ping_pong").build();
+    let limited = |source: &str| recorder(source).env("SELFWIND_MAX_OVERHEAD", "0.05");
+    let thinned = limited("lock:1us").record(&program, &[] as &[&str]);
+    thinned.assert_adds_up();
+    let (_, waits) = used_and_waits(&thinned);
+    let stats = thinned.stats();
+    assert!((stats.number("samples") as f64) < waits / 4.0, "of {waits}: {:#}", stats.0);
+    // Waits for the mutex come on top.
+    let found = folded(&thinned.file, "contentions").total() as f64;
+    assert!((0.8..=1.4).contains(&(found / waits)), "{found} of {waits}: {:#}", stats.0);
+    let unlimited = limited("lock:all").record(&program, &[] as &[&str]);
+    let (_, waits) = used_and_waits(&unlimited);
+    assert!(folded(&unlimited.file, "contentions").total() as f64 >= 0.99 * waits, "{waits}");
+}
+
 /// Ticks of the clock that arrive while a wait is recorded are left to the next sample, and must not come twice.
 #[test]
 fn cpu_time_is_counted_once_beside_waits() {
@@ -131,7 +155,7 @@ fn cpu_time_is_counted_once_beside_waits() {
     for source in ["cpu,lock:all", "auto,lock:all"] {
         let recording =
             Recorder::at(997).event(source).env("SELFWIND_POOL", "16M").record(&program, &[] as &[&str]);
-        let used: f64 = recording.outcome.stdout.trim().parse().expect("nanoseconds");
+        let (used, _) = used_and_waits(&recording);
         let stats = recording.stats();
         let share = stats.detail(&["cpu_ns"]) as f64 / used;
         assert!((0.93..=1.03).contains(&share), "{source}: {share} of {used} ns: {:#}", stats.0);

@@ -20,7 +20,7 @@ use crate::slot::Slot;
 
 /// Records the stack of a call. Returns the number of the calling thread, or `None` if nothing was recorded.
 pub fn record(recording: &Recording, caller: &Caller, note: Note) -> Option<u32> {
-    count(recording, around(recording, caller, |slot| caller.write(recording, slot, note)))
+    count(recording, around(recording, caller, |slot| caller.write(recording, slot, note)), note.weight)
 }
 
 /// Records the stack of an allocation; all are recorded. Returns the id of its block, which others of the same stack and
@@ -36,17 +36,22 @@ pub fn record_allocation(
         id = written.id;
         (written.committed, written.end)
     };
-    count(recording, around(recording, caller, write))?;
+    count(recording, around(recording, caller, write), 1)?;
     Some(id)
 }
 
-/// Counts the outcome of a call. Recorded calls are added to the region's counters in batches.
+/// Counts the outcome of a call with this weight. Recorded calls are mostly added to the region's counters in batches.
 #[inline(always)]
-fn count(recording: &Recording, recorded: Result<&'static Slot, Missed>) -> Option<u32> {
+fn count(recording: &Recording, recorded: Result<&'static Slot, Missed>, weight: u32) -> Option<u32> {
     let control = recording.region.control();
     match recorded {
         Ok(slot) => {
-            slot.count_event(control);
+            if weight == 1 {
+                slot.count_event(control);
+            } else {
+                control.fire(weight.into());
+                outcome::count(control, &Ok(()), weight);
+            }
             Some(slot.sequence())
         }
         Err(missed) => {

@@ -19,6 +19,8 @@ pub struct Note {
     pub source: u8,
     /// The source's data about the call.
     pub nonce: u64,
+    /// What the record counts as.
+    pub weight: u32,
     /// Whether the stack includes the called function.
     pub with_callee: bool,
 }
@@ -83,7 +85,8 @@ impl Caller {
         let (walk, chain, frames) = self.walk(recording, slot, &mut bench);
         // The innermost frame is the called function.
         let frames = frames.get(usize::from(!note.with_callee)..).unwrap_or(&[]);
-        let head = StackHead { weight: 1, end: walk.end as u8, source: note.source, nonce: note.nonce };
+        let head =
+            StackHead { weight: note.weight, end: walk.end as u8, source: note.source, nonce: note.nonce };
         (chain.write(&slot.cursor, &recording.region, head, frames, clock::now), walk.end)
     }
 }

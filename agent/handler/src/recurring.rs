@@ -287,7 +287,7 @@ const RECORD_MOST: u64 = 24 + 8 * Repeat::DEPTH as u64;
 
 /// Walks and writes the stack.
 fn walk(recording: &Recording, slot: &Slot, caller: &Caller, allocation: AllocationNonce) -> Written {
-    let note = Note { source: Repeat::SOURCE, nonce: allocation.0, with_callee: false };
+    let note = Note { source: Repeat::SOURCE, nonce: allocation.0, weight: 1, with_callee: false };
     let (committed, end) = caller.write(recording, slot, note);
     Written { committed, end, id: allocation.id(slot.sequence()) }
 }

@@ -178,7 +178,7 @@ fn sample(own: &mut Countdown, call: &Call, block: u64, size: u64) {
         // Each counts as one, so equal ones need not be told apart.
         ALL => call::record_allocation(recording, &call.caller(), allocation),
         _ => {
-            let note = Note { source: Repeat::SOURCE, nonce: allocation.0, with_callee: false };
+            let note = Note { source: Repeat::SOURCE, nonce: allocation.0, weight: 1, with_callee: false };
             call::record(recording, &call.caller(), note).map(|thread| allocation.id(thread))
         }
     };

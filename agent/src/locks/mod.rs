@@ -9,6 +9,7 @@
 //! the program's C library. A call may occur before anything has started, in a signal handler, under the loader's lock,
 //! in a child of `vfork`, or after `exit`; a wait may end by cancellation, or by a jump out of a signal handler.
 
+mod budget;
 mod entry;
 mod glibc_mutex;
 mod kind;
@@ -21,12 +22,14 @@ use core::sync::atomic::{AtomicU64, Ordering};
 
 use handler::call::{self, Note};
 use handler::clock;
+use handler::rate_limit::RateLimit;
 use handler::recording::{self, Probe};
 use shm_format::LockNonce;
 
 use entry::Call;
 pub(crate) use entry::futex;
 use glibc_mutex::Approach;
+use waiter::Mean;
 
 /// Mean ticks of waiting between samples; 1 samples all waits. [`NOT_YET`] before the start, [`NEVER`] if nothing is
 /// watched.
@@ -47,9 +50,11 @@ pub(crate) fn find_real_functions() {
     real::find_all();
 }
 
-/// Starts sampling, on average once in `mean_ns` nanoseconds of waiting.
-pub(crate) fn begin(mean_ns: u64) {
+/// Starts sampling, on average once in `mean_ns` nanoseconds of waiting; less often if that took more than `limit` hundredths
+/// of a percent of a processor, unless all waits are requested.
+pub(crate) fn begin(mean_ns: u64, limit: u64) {
     rate::learn();
+    budget::begin(if mean_ns <= 1 { RateLimit::NO_LIMIT } else { limit });
     let mean = if mean_ns <= 1 { 1 } else { rate::ticks(mean_ns) };
     MEAN.store(mean.clamp(1, NEVER - 1), Ordering::Relaxed);
 }
@@ -101,8 +106,8 @@ unsafe extern "C" fn before(call: &Call) -> Decision {
     {
         return Decision { word: result as u64, is_made: 1 };
     }
-    let mean = MEAN.load(Ordering::Relaxed);
-    let word = match mean {
+    let mean = mean();
+    let word = match mean.requested {
         NOT_YET | NEVER => UNWATCHED,
         _ if call.kind().releases() => give_up(call.argument(call.kind().subject()), mean).into(),
         _ => wait(call, mean),
@@ -116,7 +121,7 @@ unsafe extern "C" fn after(call: &Call, word: u64) {
         return;
     }
     if call.kind().releases() {
-        return record(call, LockNonce::holder(word as u32));
+        return record(call, LockNonce::holder(word as u32), 1);
     }
     let ticks = clock::now().saturating_sub(word);
     let Some(own) = waiter::own() else { return };
@@ -124,9 +129,14 @@ unsafe extern "C" fn after(call: &Call, word: u64) {
     let own = unsafe { &mut *own };
     let entry = own.end(core::ptr::from_ref(call) as u64);
     let link = entry.map_or(0, |entry| waited::leave(entry, word));
-    if own.samples(ticks, MEAN.load(Ordering::Relaxed)) {
-        record(call, LockNonce::wait(ticks, link));
+    if let Some(doubled) = own.samples(ticks, mean()) {
+        record(call, LockNonce::wait(ticks, link), 1 << doubled);
     }
+}
+
+/// The mean distance between samples at present.
+fn mean() -> Mean {
+    Mean { requested: MEAN.load(Ordering::Relaxed), doubled: budget::doubled() }
 }
 
 /// Makes the attempt for a call with a timeout; `None` if it has to wait.
@@ -144,13 +154,13 @@ fn attempt(call: &Call) -> Option<i32> {
 }
 
 /// Begins a wait; returns its start in ticks.
-fn wait(call: &Call, mean: u64) -> u64 {
+fn wait(call: &Call, mean: Mean) -> u64 {
     let kind = call.kind();
     if let Some(given) = kind.gives_up() {
         match give_up(call.argument(given), mean) {
             0 => {}
             // The release happens inside the call, so its stack is recorded before it.
-            link => record(call, LockNonce::holder(link)),
+            link => record(call, LockNonce::holder(link), 1),
         }
     }
     let Some(own) = waiter::own() else { return UNWATCHED };
@@ -169,15 +179,17 @@ fn wait(call: &Call, mean: u64) -> u64 {
 }
 
 /// Called before `address` is released: returns a link if somebody waits for it, else 0.
-fn give_up(address: u64, mean: u64) -> u32 {
-    waited::give_up(address, clock::now(), rate::ticks(WAKE_UP_NS), mean / MIN_LINK_DISTANCE)
+fn give_up(address: u64, mean: Mean) -> u32 {
+    waited::give_up(address, clock::now(), rate::ticks(WAKE_UP_NS), mean.ticks() / MIN_LINK_DISTANCE)
 }
 
-/// Records the stack of a call.
+/// Records the stack of a call. The weight is the multiple of the requested mean that a wait was drawn with.
 #[cold]
-fn record(call: &Call, nonce: LockNonce) {
+fn record(call: &Call, nonce: LockNonce, weight: u32) {
     if let Some(recording) = recording::current() {
-        let note = Note { source: Probe::Locks.number(), nonce: nonce.0, with_callee: true };
+        let begun = clock::now();
+        let note = Note { source: Probe::Locks.number(), nonce: nonce.0, weight, with_callee: true };
         let _ = call::record(recording, &call.caller(), note);
+        budget::spend(begun);
     }
 }

@@ -4,7 +4,7 @@
 pub(crate) fn find_real_functions() {}
 
 /// Does nothing.
-pub(crate) fn begin(_mean_ns: u64) {}
+pub(crate) fn begin(_mean_ns: u64, _limit: u64) {}
 
 /// Does nothing.
 pub(crate) fn never() {}

@@ -2,6 +2,20 @@
 
 use crate::distance;
 
+/// The mean distance between samples, in ticks of waiting.
+#[derive(Clone, Copy)]
+pub(super) struct Mean {
+    pub(super) requested: u64,
+    /// How often it is doubled.
+    pub(super) doubled: u32,
+}
+
+impl Mean {
+    pub(super) fn ticks(self) -> u64 {
+        self.requested.saturating_mul(1 << self.doubled)
+    }
+}
+
 /// The calling thread's waits.
 #[repr(C)]
 pub(super) struct Waiter {
@@ -13,7 +27,9 @@ pub(super) struct Waiter {
     inside: u64,
     /// Index of its entry in the table, plus one; 0 for none.
     entry: u64,
-    _free: [u64; 4],
+    /// How often the mean was doubled when `left` was drawn.
+    doubled: u32,
+    _free: [u32; 7],
 }
 
 const _: () = assert!(size_of::<Waiter>() == 64);
@@ -21,26 +37,32 @@ const _: () = assert!(size_of::<Waiter>() == 64);
 handler::thread_block!(pub(super) fn own() -> Waiter, "selfwind_waiter");
 
 impl Waiter {
-    /// Ticks of waiting until the next sample; the mean distance is `mean`.
-    pub(super) fn left(&mut self, mean: u64) -> u64 {
+    /// Ticks of waiting until the next sample; the mean distance is now `mean`.
+    pub(super) fn left(&mut self, mean: Mean) -> u64 {
         if self.random == 0 {
-            self.left = distance::draw(&mut self.random, mean);
+            self.draw(mean);
         }
         self.left
     }
 
-    /// Whether a wait of this many ticks is sampled.
-    pub(super) fn samples(&mut self, ticks: u64, mean: u64) -> bool {
+    /// If a wait of this many ticks is sampled: how often the mean was doubled when that was drawn.
+    pub(super) fn samples(&mut self, ticks: u64, mean: Mean) -> Option<u32> {
         match self.left.checked_sub(ticks).filter(|left| *left > 0) {
             Some(left) => {
                 self.left = left;
-                false
+                None
             }
             None => {
-                self.left = distance::draw(&mut self.random, mean);
-                true
+                let doubled = self.doubled;
+                self.draw(mean);
+                Some(doubled)
             }
         }
+    }
+
+    fn draw(&mut self, mean: Mean) {
+        self.doubled = mean.doubled;
+        self.left = distance::draw(&mut self.random, mean.ticks());
     }
 
     /// Begins a wait at this stack pointer, unless it is nested in another (in a signal handler). Returns the entry of

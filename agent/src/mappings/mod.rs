@@ -123,7 +123,7 @@ fn change(change: impl FnOnce()) {
 fn mapped(call: &Call, range: Range<u64>, kind: MappingKind) {
     let Some((recording, table)) = own() else { return };
     let nonce = MappingNonce::new(range.end - range.start, kind, SERIAL.fetch_add(1, Ordering::Relaxed));
-    let note = Note { source: Probe::Mappings.number(), nonce: nonce.0, with_callee: false };
+    let note = Note { source: Probe::Mappings.number(), nonce: nonce.0, weight: 1, with_callee: false };
     let thread = call::record(recording, &call.caller(), note);
     change(|| match thread {
         Some(thread) => table.insert(range, nonce.id(thread)),

@@ -41,7 +41,7 @@ pub const MAGIC: [u8; 8] = *b"SELFWIND";
 /// The first bytes of perf's own files.
 const PERF_MAGIC: [u8; 8] = *b"PERFILE2";
 /// The version this build writes.
-pub const VERSION: u32 = 3;
+pub const VERSION: u32 = 4;
 /// The oldest version that it reads: the same without references to earlier modules.
 const OLDEST: u32 = 1;
 /// Magic, version, reserved word.

@@ -388,7 +388,7 @@ fn errors_are_one_line_with_a_way_out() {
     for (text, part) in [
         (text(b""), "record again"),
         (text(b"\x7fELF and so on and so on"), "not a selfwind profile"),
-        (text(&newer), "profile version 9, but this selfwind reads versions 1 to 3"),
+        (text(&newer), "profile version 9, but this selfwind reads versions 1 to 4"),
         (text(&damaged), "damaged at byte 16"),
         (text(b"PERFILE2 and so on and so on"), "perf report -i p.data"),
         (ProfileReader::open("/nonexistent/p").err().unwrap().to_string(), "name a profile"),
