@@ -463,6 +463,16 @@ fn recursion_within_the_limit() {
     assert_eq!(folded.nested("main", "deep_leaf"), folded.inclusive("deep_leaf"), "{folded:?}");
 }
 
+/// The process ends where there is no room for a sample.
+#[test]
+fn exit_on_small_stack() {
+    let target = Target::c("exit_on_small_stack").with("bound", &["-Wl,-z,now"]);
+    for source in ["auto", "cpu"] {
+        let recording = hazard_by(&Recorder::at(997).event(source), &target, &[], &[]);
+        assert_eq!(recording.outcome.status, 7, "{source}: {:?}", recording.outcome);
+    }
+}
+
 #[test]
 fn exit_status() {
     for target in both("exit_status") {

@@ -1,20 +1,34 @@
 //! `_exit`, by which forked children often end: what their thread did since its last sample is sampled before.
 //!
 //! It may be called in a signal handler, so nothing but that sample is taken: the reader finds the rest in the memory of
-//! the dead process. `exit` runs the agent's own exit function.
+//! the dead process. On an alternate signal stack, which may have no room left, there is no sample. `exit` runs the
+//! agent's own exit function.
 
 use core::ffi::c_int;
 
 use super::real::{call_real, own_recording, real_functions};
 use crate::threads;
-use handler::sys;
+use handler::{slot, sys};
 
 real_functions! {
     EXIT = c"_exit";
 }
 
+/// What must be free on the stack: several times what a walk needs.
+const ROOM: u64 = 16 << 10;
+
+/// Whether the calling thread runs on the stack that it was started with, and has room there.
+fn has_room() -> bool {
+    let mark = 0u8;
+    let here = &raw const mark as u64;
+    slot::noted().is_some_and(|slot| {
+        let stack = slot.stack();
+        (stack.low..stack.high).contains(&here) && here - stack.low >= ROOM
+    })
+}
+
 fn exit(status: c_int) -> ! {
-    if own_recording().is_some() {
+    if own_recording().is_some() && has_room() {
         threads::sample_remainder();
     }
     call_real!(EXIT as fn(c_int) -> (), (status), else ());

@@ -131,7 +131,7 @@ pub(crate) enum Since {
 }
 
 impl Since {
-    /// What the kernel and the loader take at least, where the time of an exec is not known.
+    /// The most that is sampled of a start where the time of the exec is not known.
     pub(crate) const SHORT_START_NS: u64 = 2_000_000;
 
     /// The part of a thread's CPU time so far, `used_ns`, that samples must account for.
