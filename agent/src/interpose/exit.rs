@@ -23,7 +23,7 @@ fn has_room() -> bool {
     let here = &raw const mark as u64;
     slot::noted().is_some_and(|slot| {
         let stack = slot.stack();
-        (stack.low..stack.high).contains(&here) && here - stack.low >= ROOM
+        stack.hold(here) && here - stack.low >= ROOM
     })
 }
 
