@@ -3,16 +3,20 @@
 use std::io::Write;
 use std::path::Path;
 
-use selfwind_profile::profile_file::ProfileReader;
-use selfwind_profile::stats::Tally;
+use selfwind_profile::profile_file::{ProfileReader, Tail};
+use selfwind_profile::stats::{Stats, Tally};
 
 use crate::terminal::screen::{Screen, fit, printable};
 
-/// Reads a profile and prints its statistics. The text lists at most `limit` processes, or all for 0.
+/// Processes that are listed unless the screen has fewer rows.
+const PROCESSES: usize = 5;
+
+/// Reads a profile and prints its statistics. The text lists at most `limit` processes, or all for 0; by default as many
+/// as fit the screen.
 pub(crate) fn run(
     path: &Path,
     json: bool,
-    limit: usize,
+    limit: Option<usize>,
     screen: Screen,
     out: &mut dyn Write,
 ) -> anyhow::Result<()> {
@@ -29,7 +33,11 @@ pub(crate) fn run(
         serde_json::to_writer_pretty(&mut *out, &stats)?;
         writeln!(out)?;
     } else {
-        let text = stats.text(tail, if limit == 0 { usize::MAX } else { limit });
+        let text = match limit {
+            Some(0) => stats.text(tail, usize::MAX),
+            Some(limit) => stats.text(tail, limit),
+            None => fitted(&stats, tail, screen),
+        };
         // A terminal would wrap long paths.
         let width = if screen.height.is_some() { screen.width } else { usize::MAX };
         for line in text.lines() {
@@ -37,4 +45,14 @@ pub(crate) fn run(
         }
     }
     Ok(out.flush()?)
+}
+
+fn fitted(stats: &Stats, tail: Option<Tail>, screen: Screen) -> String {
+    let text = stats.text(tail, PROCESSES);
+    // The prompt takes a row, too.
+    let rows = text.lines().count() + 1;
+    match rows.saturating_sub(screen.height.unwrap_or(usize::MAX)) {
+        0 => text,
+        excess => stats.text(tail, PROCESSES.saturating_sub(excess).max(1)),
+    }
 }

@@ -165,15 +165,17 @@ fn a_report_fits_the_screen_and_has_colours_only_if_wanted() {
     fs::write(scratch.join("words.py"), program).expect("ours");
     terminal.run("selfwind record -q -F 999 -- python3 words.py; echo recorded=$?");
     terminal.wait_for("the recording", |screen| screen.contains("recorded=0\n"));
-    for (number, command) in
-        ["report", "report --threads", "report --flat", "report --no-children", "stats"].iter().enumerate()
-    {
+    terminal.run("selfwind record -q -e auto,wall -o many.data -- python3 words.py; echo events=$?");
+    terminal.wait_for("the recording", |screen| screen.contains("events=0\n"));
+    let views =
+        ["report", "report --threads", "report --flat", "report --no-children", "stats", "stats many.data"];
+    for (number, command) in views.iter().enumerate() {
         // Before the prompt instead of on a line of its own, which a user would not have.
         terminal.run(&format!("clear; selfwind {command}; printf 'shown{number}=%s' $?"));
         let screen =
             terminal.wait_for("the report", |screen| screen.contains(&format!("shown{number}=0shell>")));
         println!("{screen}");
-        let first = if *command == "stats" { "samples " } else { "selfwind.data: python3" };
+        let first = if command.starts_with("stats") { "samples " } else { "selfwind.data: python3" };
         assert!(screen.starts_with(first), "the first line is still there:\n{screen}");
     }
     let coloured = |command: &str| {

@@ -298,9 +298,9 @@ struct StatsArgs {
     /// Print one JSON object
     #[arg(long)]
     json: bool,
-    /// Number of processes to list, those with the most samples first; 0 for all
-    #[arg(long, value_name = "ROWS", default_value_t = 5)]
-    limit: usize,
+    /// Number of processes to list, those with the most samples first; 0 for all [default: 5, fewer on a small screen]
+    #[arg(long, value_name = "ROWS")]
+    limit: Option<usize>,
     /// The profile
     #[arg(value_name = "FILE", default_value = "selfwind.data")]
     file: PathBuf,
