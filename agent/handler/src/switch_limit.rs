@@ -6,6 +6,9 @@ use crate::clock::SECOND_NS;
 #[derive(Clone, Copy, Debug)]
 pub struct SwitchLimit(u64);
 
+/// A thread may make the switches of this CPU time early: many threads read files when they start, and compute later.
+const BURST_NS: u64 = SECOND_NS / 10;
+
 impl SwitchLimit {
     /// No limit.
     pub const NONE: SwitchLimit = SwitchLimit(u64::MAX);
@@ -22,7 +25,7 @@ impl SwitchLimit {
 
     /// Whether a thread that has used `cpu_ns` of CPU time has made too many.
     pub(crate) fn is_exceeded(self, switches: u64, cpu_ns: u64) -> bool {
-        u128::from(switches) * u128::from(SECOND_NS) > u128::from(self.0) * u128::from(cpu_ns)
+        u128::from(switches) * u128::from(SECOND_NS) > u128::from(self.0) * u128::from(cpu_ns.max(BURST_NS))
     }
 }
 
@@ -35,7 +38,8 @@ mod tests {
         // 5 us for each switch, 2 %.
         let limit = SwitchLimit::new(5_000, 200);
         assert_eq!(limit.0, 4_000);
-        assert!(!limit.is_exceeded(400, SECOND_NS / 10) && limit.is_exceeded(401, SECOND_NS / 10));
+        assert!(!limit.is_exceeded(4_000, SECOND_NS) && limit.is_exceeded(4_001, SECOND_NS));
+        assert!(!limit.is_exceeded(400, SECOND_NS / 1000) && limit.is_exceeded(401, SECOND_NS / 1000));
         assert!(!SwitchLimit::new(0, 200).is_exceeded(u64::MAX, SECOND_NS));
         assert!(SwitchLimit::new(5_000, 0).is_exceeded(1, SECOND_NS));
         assert!(!SwitchLimit::new(5_000, 0).is_exceeded(0, SECOND_NS));
