@@ -327,6 +327,13 @@ pub(crate) fn is_readable_file(path: &CStr) -> bool {
     File::open(path, libc::O_RDONLY, 0).is_ok()
 }
 
+/// Looks for a file at this path, which may be a bad address.
+pub(crate) fn find(path: *const c_char) -> Result<(), Errno> {
+    let arguments = [libc::AT_FDCWD as usize, path as usize, libc::F_OK as usize, 0, 0, 0];
+    // SAFETY: the kernel only reads the path, and checks that it can.
+    unsafe { call(libc::SYS_faccessat, arguments) }.map(drop)
+}
+
 /// Removes a file name.
 pub(crate) fn unlink(path: &CStr) {
     // SAFETY: the path is a live C string.

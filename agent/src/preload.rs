@@ -61,19 +61,25 @@ pub(crate) fn look(filter: usize) {
 /// Program arguments and environments: null-terminated arrays of strings.
 pub(crate) type Strings = *const *const c_char;
 
+/// Starts a program with an environment. Unlike a `dyn Fn`, whose table contains the code twice.
+pub(crate) trait Start {
+    fn start(&self, environment: Strings) -> c_long;
+}
+
+impl<F: Fn(Strings) -> c_long> Start for F {
+    fn start(&self, environment: Strings) -> c_long {
+        self(environment)
+    }
+}
+
 /// Calls `go` with the environment for the program at `path`, derived from `given`. An empty path is unknown; with
 /// `search` it is searched for as in execvp(3).
 ///
 /// # Safety
 /// `given` must be null or an environment, and the path a live string.
-pub(crate) unsafe fn with_environment(
-    path: &CStr,
-    search: bool,
-    given: Strings,
-    go: &dyn Fn(Strings) -> c_long,
-) -> c_long {
+pub(crate) unsafe fn with_environment(path: &CStr, search: bool, given: Strings, go: &dyn Start) -> c_long {
     // SAFETY: published once, never freed.
-    let Some(ours) = (unsafe { OURS.load(Ordering::Acquire).as_ref() }) else { return go(given) };
+    let Some(ours) = (unsafe { OURS.load(Ordering::Acquire).as_ref() }) else { return go.start(given) };
     let is_filtered = activity::is_filtered();
     let fits = match is_filtered {
         true => !OUT_OF_REACH.load(Ordering::Relaxed),
@@ -81,11 +87,11 @@ pub(crate) unsafe fn with_environment(
     };
     let is_recorded = !is_filtered && recording::current().is_some_and(|recording| !recording.is_over());
     if fits && !is_recorded {
-        return go(given);
+        return go.start(given);
     }
     // SAFETY: the caller promises that `given` is null or an environment.
     match unsafe { ours.suits(given, fits) } {
-        true => go(given),
+        true => go.start(given),
         // SAFETY: the caller promises that `given` is null or an environment.
         false => unsafe { changed(ours, given, fits, go) },
     }
@@ -163,7 +169,7 @@ fn parts(value: &[u8]) -> impl Iterator<Item = &[u8]> {
 /// # Safety
 /// As for [`with_environment`].
 #[inline(never)]
-unsafe fn changed(ours: &Ours, given: Strings, wanted: bool, go: &dyn Fn(Strings) -> c_long) -> c_long {
+unsafe fn changed(ours: &Ours, given: Strings, wanted: bool, go: &dyn Start) -> c_long {
     let mut list = [core::ptr::null::<c_char>(); MOST + 8];
     let mut preload = [0u8; LONGEST];
     let mut length = 0;
@@ -213,11 +219,11 @@ unsafe fn changed(ours: &Ours, given: Strings, wanted: bool, go: &dyn Fn(Strings
         }
         Some(count | usize::from(files > 0) << 32)
     };
-    let Some(filled) = fill() else { return go(given) };
+    let Some(filled) = fill() else { return go.start(given) };
     if filled >> 32 != 0 {
         list[filled as u32 as usize] = preload.as_ptr().cast();
     }
-    go(list.as_ptr())
+    go.start(list.as_ptr())
 }
 
 /// Whether the file is a program for another machine or of another word size, for which there is no agent, or a script for

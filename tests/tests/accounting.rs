@@ -249,6 +249,27 @@ fn children_that_end_by_exit_at_once_are_sampled_in_proportion() {
     }
 }
 
+/// Nothing is prepared for an exec that is about to fail, so that its thread has samples at all places.
+#[test]
+fn failed_execs_leave_samples_where_they_are() {
+    let program = Target::c("missing_programs").build();
+    for source in ["auto", "cpu", "itimer"] {
+        let recording = Recorder::at(199).event(source).record(&program, &[] as &[&str]);
+        assert_eq!(recording.outcome.status, 0, "{source}: {}", recording.outcome.stderr);
+        recording.assert_adds_up();
+        // The process's timer must not survive an exec, and the kernel delays it at each restart.
+        if source != "itimer" {
+            let (weight, stacks) = (recording.stats().number("weight"), recording.folded());
+            let computing = stacks.inclusive("compute");
+            assert!(
+                weight >= 110 && computing * 10 >= weight * 8,
+                "{source}: {weight}: {:#?}",
+                stacks.stacks
+            );
+        }
+    }
+}
+
 /// What kernel and loader take before the agent starts is known from an exec on, however long it is.
 #[test]
 fn programs_that_start_slowly_are_sampled_from_their_exec_on() {

@@ -8,13 +8,15 @@ use alloc::vec::Vec;
 use core::ffi::{CStr, c_char, c_int, c_long, c_void};
 
 use super::real::{call_real, fail, own_recording, real_functions};
+use crate::kernel::{self, Errno};
 use crate::lock::Masked;
-use crate::preload::{self, Strings};
+use crate::preload::{self, Start, Strings};
 use crate::process;
 use crate::sources::program_timer;
 use crate::symbols;
 use crate::threads;
 use handler::activity::Active;
+use handler::recording::{self, Clock};
 use handler::sys;
 
 real_functions! {
@@ -26,33 +28,93 @@ real_functions! {
     SPAWNP = c"posix_spawnp";
 }
 
-/// Calls `exec` with the environment for an exec of `path` that was given `given`; `search` as for execvp(3).
-///
-/// # Safety
-/// `path` must be null or a string, `given` null or an environment.
-unsafe fn with_environment(
+/// The program that an exec is given.
+#[derive(Clone, Copy)]
+struct Program {
+    /// Null if it is not known.
     path: *const c_char,
-    search: bool,
-    given: Strings,
-    go: &dyn Fn(Strings) -> c_long,
-) -> c_long {
-    // SAFETY: the caller promises a valid path and environment.
-    unsafe {
-        let path = if path.is_null() { c"" } else { CStr::from_ptr(path) };
-        preload::with_environment(path, search, given, go)
+    place: Place,
+}
+
+/// Where a program is.
+#[derive(Clone, Copy, PartialEq)]
+enum Place {
+    AtPath,
+    /// Searched for as in execvp(3) if its name has no slash.
+    InSearchPath,
+    /// Relative to a directory that a descriptor stands for, or the file of a descriptor.
+    AtDescriptor,
+}
+
+impl Program {
+    /// The path as it was given; empty if it is not known.
+    ///
+    /// # Safety
+    /// The path must be null or a live string.
+    unsafe fn path<'a>(self) -> &'a CStr {
+        // SAFETY: the caller's promise.
+        if self.path.is_null() { c"" } else { unsafe { CStr::from_ptr(self.path) } }
+    }
+
+    /// The path at which the program can be looked at; empty if there is none.
+    ///
+    /// # Safety
+    /// The path must be null or a live string.
+    unsafe fn own_path<'a>(self) -> &'a CStr {
+        // SAFETY: the caller's promise.
+        let path = unsafe { self.path() };
+        if self.place == Place::AtDescriptor && !path.to_bytes().starts_with(b"/") { c"" } else { path }
+    }
+
+    /// Whether the exec is about to fail for want of the file: many programs try the directories of PATH this way.
+    fn is_missing(self) -> bool {
+        if self.place != Place::AtPath {
+            return false;
+        }
+        // A bad address is for the kernel to refuse. A timer of the process would survive the exec if somebody created the file
+        // meanwhile.
+        match kernel::find(self.path) {
+            Err(Errno(libc::ENOENT | libc::ENOTDIR)) => {
+                !recording::current().is_some_and(|recording| recording.is_clocked_by(Clock::ProcessTimer))
+            }
+            result => result == Err(Errno(libc::EFAULT)),
+        }
     }
 }
 
-/// Prepares for an exec of `path` (an address, 0 if unknown), makes the exec, and undoes the preparation if it fails.
-pub(super) fn around(path: usize, exec: impl FnOnce() -> c_long) -> c_long {
+/// Calls `start` with the environment for a program that was given `given`.
+///
+/// # Safety
+/// The path must be null or a string, `given` null or an environment.
+unsafe fn with_environment(program: Program, given: Strings, start: &dyn Start) -> c_long {
+    let is_searched = program.place == Place::InSearchPath;
+    // SAFETY: the caller promises a valid path and environment.
+    unsafe { preload::with_environment(program.own_path(), is_searched, given, start) }
+}
+
+/// Prepares for an exec of `program`, calls `exec` with the environment, and undoes the preparation if it fails.
+///
+/// # Safety
+/// As for [`with_environment`].
+unsafe fn around(program: Program, given: Strings, exec: &dyn Start) -> c_long {
+    if program.is_missing() {
+        return exec.start(given);
+    }
+    // SAFETY: the caller's promise.
+    unsafe { with_environment(program, given, &|environment| prepared(program, || exec.start(environment))) }
+}
+
+/// # Safety
+/// The path must be null or a string.
+unsafe fn prepared(program: Program, exec: impl FnOnce() -> c_long) -> c_long {
     let prepared = Active::enter().and_then(|_active| {
         let Some(recording) = own_recording() else {
             // A child of vfork(2), in its parent's memory.
             threads::tell_unsampled_exec(sys::process_id());
             return None;
         };
-        // SAFETY: a string that the program passed to exec.
-        let path = if path == 0 { c"" } else { unsafe { CStr::from_ptr(path as *const c_char) } };
+        // SAFETY: the caller's promise.
+        let path = unsafe { program.path() };
         let hidden = process::before_exec(recording, path.to_bytes(), program_timer::get);
         Some((recording, hidden))
     });
@@ -74,17 +136,15 @@ pub(crate) unsafe extern "C" fn execve(
     environment: Strings,
 ) -> c_int {
     let exec = |environment| {
-        around(path as usize, || {
-            call_real!(
-                EXECVE as fn(*const c_char, Strings, Strings) -> c_int,
-                (path, arguments, environment),
-                else fail(libc::ENOSYS)
-            )
-            .into()
-        })
+        call_real!(
+            EXECVE as fn(*const c_char, Strings, Strings) -> c_int,
+            (path, arguments, environment),
+            else fail(libc::ENOSYS)
+        )
+        .into()
     };
     // SAFETY: the program's arguments, valid by this function's contract.
-    unsafe { with_environment(path, false, environment, &exec) as c_int }
+    unsafe { around(Program { path, place: Place::AtPath }, environment, &exec) as c_int }
 }
 
 /// POSIX `execv`.
@@ -118,17 +178,15 @@ pub(crate) unsafe extern "C" fn execvpe(
     environment: Strings,
 ) -> c_int {
     let exec = |environment| {
-        around(file as usize, || {
-            call_real!(
-                EXECVPE as fn(*const c_char, Strings, Strings) -> c_int,
-                (file, arguments, environment),
-                else fail(libc::ENOSYS)
-            )
-            .into()
-        })
+        call_real!(
+            EXECVPE as fn(*const c_char, Strings, Strings) -> c_int,
+            (file, arguments, environment),
+            else fail(libc::ENOSYS)
+        )
+        .into()
     };
     // SAFETY: the program's arguments, valid by this function's contract.
-    unsafe { with_environment(file, true, environment, &exec) as c_int }
+    unsafe { around(Program { path: file, place: Place::InSearchPath }, environment, &exec) as c_int }
 }
 
 /// POSIX `fexecve`.
@@ -138,17 +196,17 @@ pub(crate) unsafe extern "C" fn execvpe(
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn fexecve(file: c_int, arguments: Strings, environment: Strings) -> c_int {
     let exec = |environment| {
-        around(0, || {
-            call_real!(
-                FEXECVE as fn(c_int, Strings, Strings) -> c_int,
-                (file, arguments, environment),
-                else fail(libc::ENOSYS)
-            )
-            .into()
-        })
+        call_real!(
+            FEXECVE as fn(c_int, Strings, Strings) -> c_int,
+            (file, arguments, environment),
+            else fail(libc::ENOSYS)
+        )
+        .into()
     };
     // SAFETY: the program's arguments, valid by this function's contract.
-    unsafe { with_environment(core::ptr::null(), false, environment, &exec) as c_int }
+    unsafe {
+        around(Program { path: core::ptr::null(), place: Place::AtDescriptor }, environment, &exec) as c_int
+    }
 }
 
 /// Linux `execveat`.
@@ -164,17 +222,15 @@ pub(crate) unsafe extern "C" fn execveat(
     flags: c_int,
 ) -> c_int {
     let exec = |environment| {
-        around(path as usize, || {
-            call_real!(
-                EXECVEAT as fn(c_int, *const c_char, Strings, Strings, c_int) -> c_int,
-                (directory, path, arguments, environment, flags),
-                else fail(libc::ENOSYS)
-            )
-            .into()
-        })
+        call_real!(
+            EXECVEAT as fn(c_int, *const c_char, Strings, Strings, c_int) -> c_int,
+            (directory, path, arguments, environment, flags),
+            else fail(libc::ENOSYS)
+        )
+        .into()
     };
     // SAFETY: the program's arguments, valid by this function's contract.
-    unsafe { with_environment(core::ptr::null(), false, environment, &exec) as c_int }
+    unsafe { around(Program { path, place: Place::AtDescriptor }, environment, &exec) as c_int }
 }
 
 /// The arguments of `posix_spawn` and `posix_spawnp`.
@@ -218,7 +274,7 @@ pub(crate) unsafe extern "C" fn posix_spawn(
         let real = core::mem::transmute::<usize, Spawn>(real);
         let spawn =
             |environment| spawned(pid, real(pid, path, actions, attributes, arguments, environment)).into();
-        with_environment(path, false, environment, &spawn) as c_int
+        with_environment(Program { path, place: Place::AtPath }, environment, &spawn) as c_int
     }
 }
 
@@ -241,7 +297,7 @@ pub(crate) unsafe extern "C" fn posix_spawnp(
         let real = core::mem::transmute::<usize, Spawn>(real);
         let spawn =
             |environment| spawned(pid, real(pid, file, actions, attributes, arguments, environment)).into();
-        with_environment(file, true, environment, &spawn) as c_int
+        with_environment(Program { path: file, place: Place::InSearchPath }, environment, &spawn) as c_int
     }
 }
 
@@ -305,14 +361,20 @@ unsafe fn word(registers: Strings, stack: Strings, index: usize) -> *const c_cha
     unsafe { if index < IN_REGISTERS { *registers.add(index) } else { *stack.add(index - IN_REGISTERS) } }
 }
 
-/// An `execve` or `execveat` made through `syscall`, with this path and environment.
+/// An `execve` made through `syscall`, with this path and environment; an `execveat` if `is_at_descriptor`.
 ///
 /// # Safety
 /// As for the system call.
-pub(super) unsafe fn bare(path: usize, environment: usize, real: impl Fn(usize) -> c_long) -> c_long {
-    let exec = |environment: Strings| around(path, || real(environment as usize));
+pub(super) unsafe fn bare(
+    path: usize,
+    is_at_descriptor: bool,
+    environment: usize,
+    real: impl Fn(usize) -> c_long,
+) -> c_long {
+    let place = if is_at_descriptor { Place::AtDescriptor } else { Place::AtPath };
+    let program = Program { path: path as *const c_char, place };
     // SAFETY: the program's arguments, valid by this function's contract.
-    unsafe { with_environment(path as *const c_char, false, environment as Strings, &exec) }
+    unsafe { around(program, environment as Strings, &|environment| real(environment as usize)) }
 }
 
 /// Calls `exec` with the arguments as one null-terminated array, and with the argument after the null.

@@ -327,9 +327,9 @@ unsafe extern "C" fn seen(
         }
         _ if sets_filter => filtering_unrecorded(third, real),
         // SAFETY: the arguments are those of the system call.
-        libc::SYS_execve => unsafe { exec::bare(first, third, |third| real_with(third, fourth)) },
+        libc::SYS_execve => unsafe { exec::bare(first, false, third, |third| real_with(third, fourth)) },
         // SAFETY: the arguments are those of the system call.
-        libc::SYS_execveat => unsafe { exec::bare(second, fourth, |fourth| real_with(third, fourth)) },
+        libc::SYS_execveat => unsafe { exec::bare(second, true, fourth, |fourth| real_with(third, fourth)) },
         libc::SYS_ptrace if tracing::asks(first as c_int) => tracing::asking(real),
         // SAFETY: the arguments are those of the call.
         libc::SYS_rt_sigaction => unsafe { signals::bare(first, second, third, fourth) }.unwrap_or_else(real),
