@@ -379,6 +379,21 @@ pub(crate) fn yield_now() {
     let _ = unsafe { call(libc::SYS_sched_yield, [0; 6]) };
 }
 
+/// What the kernel says for a user that has no id in this user namespace.
+pub(crate) const UNMAPPED_USER: u32 = 65534;
+
+/// Longest thread name, with its NUL (kernel: TASK_COMM_LEN).
+pub(crate) const THREAD_NAME: usize = 16;
+
+/// The name of the calling thread.
+pub(crate) fn thread_name(buffer: &mut [u8; THREAD_NAME]) -> &[u8] {
+    let arguments = [libc::PR_GET_NAME as usize, buffer.as_mut_ptr() as usize, 0, 0, 0, 0];
+    // SAFETY: the kernel writes 16 bytes.
+    let _ = unsafe { call(libc::SYS_prctl, arguments) };
+    let end = buffer.iter().position(|byte| *byte == 0).unwrap_or(THREAD_NAME);
+    &buffer[..end]
+}
+
 /// The effective user id.
 pub(crate) fn user_id() -> u32 {
     // SAFETY: geteuid has no arguments and cannot fail.

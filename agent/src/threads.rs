@@ -32,8 +32,6 @@ use crate::thread_list;
 use crate::thread_status::ThreadStatus;
 use handler::activity::Active;
 
-/// Longest thread name, with its NUL (kernel: TASK_COMM_LEN).
-const NAME: usize = 16;
 const NO_KEY: u64 = u64::MAX;
 /// CPU time for a stopped thread to get back into the wait that it was stopped in, before it is sampled. An earlier
 /// tick would end that wait with EINTR.
@@ -275,7 +273,7 @@ pub(crate) enum News {
 
 /// Appends a record about the slot's thread.
 pub(crate) fn tell(recording: &Recording, slot: &Slot, news: News) {
-    let mut buffer = [0u8; NAME];
+    let mut buffer = [0; kernel::THREAD_NAME];
     let name = name_of(slot.tid(), &mut buffer);
     let thread = record::Thread { ticks: clock::now(), tid: slot.tid(), seq: slot.sequence(), name };
     let record = match news {
@@ -287,13 +285,9 @@ pub(crate) fn tell(recording: &Recording, slot: &Slot, news: News) {
 }
 
 /// The kernel's name of thread `tid`.
-fn name_of(tid: u32, buffer: &mut [u8; NAME]) -> &[u8] {
+fn name_of(tid: u32, buffer: &mut [u8; kernel::THREAD_NAME]) -> &[u8] {
     if tid == sys::thread_id() {
-        let arguments = [libc::PR_GET_NAME as usize, buffer.as_mut_ptr() as usize, 0, 0, 0, 0];
-        // SAFETY: the kernel writes 16 bytes.
-        let _ = unsafe { kernel::call(libc::SYS_prctl, arguments) };
-        let end = buffer.iter().position(|byte| *byte == 0).unwrap_or(NAME);
-        return &buffer[..end];
+        return kernel::thread_name(buffer);
     }
     let path = alloc::format!("/proc/self/task/{tid}/comm\0");
     let Ok(path) = core::ffi::CStr::from_bytes_with_nul(path.as_bytes()) else { return &[] };

@@ -380,7 +380,8 @@ fn threads_of_a_process_that_became_another_user_have_events_in_user_mode() {
     }
     let stats = recording.stats();
     assert_eq!((kernel(&stats, "rings"), kernel(&stats, "user_only_rings")), (2, 1), "{:#}", stats.0);
-    assert!(source(&stats).contains("user mode only"), "{}", source(&stats));
+    let note = "user mode only, without kernel stacks, for threads begun since privileges changed its user";
+    assert!(source(&stats).contains(note), "{}", source(&stats));
     assert!(recording.folded().inclusive("thread_after_change") > 50, "{:?}", recording.folded());
     assert!(read(&["report"], &recording.file).contains("user mode only"));
 }

@@ -132,12 +132,16 @@ pub(super) fn open(recording: &Recording, slot: &Slot, events: &Events, since: S
         Err(Errno(libc::EACCES)) if !user_only => {
             open_all(recording, slot, events, Scope { user_only: true, ..scope }, since)?;
             if !USER_ONLY.swap(true, Ordering::Relaxed) {
-                let who = format!(
-                    "perf: user mode only, without kernel stacks, for threads begun since process {} became user {}",
-                    handler::sys::process_id(),
-                    kernel::user_id()
+                let mut buffer = [0; kernel::THREAD_NAME];
+                let name = alloc::string::String::from_utf8_lossy(kernel::thread_name(&mut buffer));
+                let became = match kernel::user_id() {
+                    kernel::UNMAPPED_USER => "changed its user".into(),
+                    user => format!("became user {user}"),
+                };
+                let note = format!(
+                    "perf: user mode only, without kernel stacks, for threads begun since {name} {became}"
                 );
-                journal::tell_setting(recording, b"source", who.as_bytes());
+                journal::tell_setting(recording, b"source", note.as_bytes());
             }
             Ok(())
         }
