@@ -98,6 +98,17 @@ ctypes.CDLL(None).syscall(59, text, words, (ctypes.c_char_p * 1)(None))";
     assert_spun("execve", &recording, 1.0);
 }
 
+/// Each program needs the agent anew, and may be executing the next one while it is injected.
+#[test]
+fn static_programs_that_execute_each_other() {
+    let program = Target::c("exec_again").with("static", &["-static"]).build();
+    let often = Recorder::at(997).record(&program, &["200", "10"]);
+    assert!(!often.outcome.stderr.contains("is not recorded"), "{}", often.outcome.stderr);
+    let recording = record_unharmed(&Recorder::at(997), &program, &["40", "50"]);
+    let computing = recording.folded().inclusive("compute") as f64 / 997.0;
+    assert!((0.6..=2.2).contains(&computing), "{computing} of 2.05 s: {}", recording.outcome.stderr);
+}
+
 #[test]
 fn a_static_go_program() {
     if !is_installed("go") {

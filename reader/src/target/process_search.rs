@@ -162,7 +162,7 @@ struct Watched {
     checked: Instant,
     /// The agent is in it, or will never be.
     is_settled: bool,
-    /// When the agent was first injected into it: an agent that was injected is not in the program that it executes next.
+    /// When the agent was last injected into it: an agent that was injected is not in the program that it executes next.
     injected: Option<Instant>,
 }
 
@@ -197,7 +197,7 @@ impl Search {
             if let Some(watched) = self.processes.get_mut(&pid) {
                 watched.is_settled = is_settled;
                 if matches!(verdict, Verdict::Inject) {
-                    watched.injected.get_or_insert_with(Instant::now);
+                    watched.injected = Some(Instant::now());
                 }
             }
         }
@@ -249,6 +249,7 @@ impl Search {
                 true
             }
             Err(InjectError::NoProcess(_) | InjectError::Preloaded(_)) => true,
+            Err(InjectError::Replaced(_)) => false,
             Err(
                 InjectError::Traced { .. }
                 | InjectError::Stopped(_)

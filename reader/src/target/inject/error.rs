@@ -207,6 +207,9 @@ pub(crate) enum InjectError {
         /// The system's answer.
         error: io::Error,
     },
+    /// It runs another program than at the beginning.
+    #[error("process {0} has just executed another program; try again")]
+    Replaced(i32),
     /// The thread vanished.
     #[error("thread {0} has just ended")]
     Lost(i32),

@@ -13,7 +13,7 @@ use crate::target::agent_file;
 use crate::target::attach::ptrace;
 use crate::target::inject::diversion::Diversion;
 use crate::target::inject::error::InjectError;
-use crate::target::inject::facts;
+use crate::target::inject::facts::{self, RunningProgram};
 use crate::target::inject::gadgets::Gadgets;
 use crate::target::inject::handed_region::HandedRegion;
 use crate::target::inject::layout::AgentLayout;
@@ -79,10 +79,12 @@ impl Request<'_> {
 
 /// Has a thread of the process start another one that executes `request` in the agent, and waits for it.
 pub(super) fn call_agent(pid: i32, control: Option<u64>, request: Request<'_>) -> Result<(), InjectError> {
-    // If the process has ended, report that instead of any other error.
-    run(pid, control, request).map_err(|error| match facts::has_ended(pid) {
-        true => InjectError::NoProcess(pid),
-        false => error,
+    let program = RunningProgram::of(pid as u32);
+    // Any error may have this cause.
+    run(pid, control, request).map_err(|error| match RunningProgram::of(pid as u32) {
+        _ if facts::has_ended(pid) => InjectError::NoProcess(pid),
+        now if now != program => InjectError::Replaced(pid),
+        _ => error,
     })
 }
 
