@@ -318,6 +318,7 @@ fn filtered_exec() {
         libc::SYS_ftruncate,
         libc::SYS_sigaltstack,
         libc::SYS_rt_sigreturn,
+        libc::SYS_faccessat,
     ];
     for source in ["cpu", "itimer", "perf", "alloc"] {
         for call in calls {

@@ -68,9 +68,7 @@ impl Program {
 
     /// Whether the exec is about to fail for want of the file: many programs try the directories of PATH this way.
     fn is_missing(self) -> bool {
-        if self.place != Place::AtPath {
-            return false;
-        }
+        let Some(_active) = Active::enter().filter(|_| self.place == Place::AtPath) else { return false };
         // A bad address is for the kernel to refuse. A timer of the process would survive the exec if somebody created the file
         // meanwhile.
         match kernel::find(self.path) {
