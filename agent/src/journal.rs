@@ -50,7 +50,19 @@ pub(crate) fn append(recording: &Recording, record: &DurableRecord<'_>) {
     }
 }
 
-/// Backs this many bytes of the log, or as many as possible: handlers cannot do it.
+/// Lets handlers use this many bytes of the log, which they back when they need them, if they can.
+pub(crate) fn open_log(recording: &Recording, bytes: u64) {
+    let opened = {
+        let _held = GROWTH.hold();
+        room::open_log(&recording.region, bytes)
+    };
+    if !opened {
+        make_log(recording, bytes);
+    }
+}
+
+/// Backs this many bytes of the log, or as many as possible.
+#[inline(never)]
 pub(crate) fn make_log(recording: &Recording, bytes: u64) {
     let _held = GROWTH.hold();
     while recording.region.durable_backed() < bytes && room::grow_log(&recording.region) {}

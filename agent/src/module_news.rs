@@ -22,13 +22,13 @@ pub(crate) fn refresh(recording: &Recording) {
     }
 }
 
-/// Reports an interpreter, and backs log space for the function descriptions that handlers will append.
+/// Reports an interpreter, and opens the log for the function descriptions that handlers will append.
 fn tell_interpreter(recording: &Recording, found: &python::Found) {
     /// Space for some 2500 functions.
     const NAMES: u64 = 1 << 20;
     let (major, minor, remark): (_, _, &[u8]) = match found {
         python::Found::Known(python) => {
-            journal::make_log(recording, NAMES);
+            journal::open_log(recording, NAMES);
             let (minor, runtime, code_type) = (python.layout.minor, python.runtime, python.code_type);
             let place = alloc::format!("{minor} {runtime:x} {code_type:x}");
             journal::tell_setting(recording, b"python at", place.as_bytes());

@@ -25,10 +25,10 @@ const LOG: u64 = 1 << 20;
 /// How long to wait for handlers that are inside a removed unwinder.
 const PATIENCE_NS: u64 = 1_000_000_000;
 
-/// Backs log space for the function descriptions that handlers will append.
+/// Opens the log for the function descriptions that handlers will append.
 pub(crate) fn make_room(recording: &recording::Recording) {
     if modules::regions() > 0 {
-        journal::make_log(recording, LOG);
+        journal::open_log(recording, LOG);
     }
 }
 

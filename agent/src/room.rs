@@ -4,6 +4,7 @@
 use core::ptr::NonNull;
 
 use handler::activity::Active;
+use handler::log;
 use shm_format::Region;
 use shm_format::layout::PAGE;
 
@@ -110,19 +111,28 @@ fn back_run(region: &Region, start: NonNull<u8>, first: u32, count: u32) -> Opti
 
 /// Backs more of the durable log; false if it cannot grow. One caller at a time.
 pub(crate) fn grow_log(region: &Region) -> bool {
-    let geometry = region.geometry();
     let backed = region.durable_backed();
-    let wanted = (backed * 2).min(geometry.durable_capacity);
+    let wanted = (backed * 2).min(region.geometry().durable_capacity);
     let Some(_active) = Active::enter().filter(|_| wanted > backed) else { return false };
-    let (offset, bytes) = (geometry.durable_offset() + backed as usize, (wanted - backed) as usize);
-    let base = NonNull::from(region.control()).cast::<u8>().as_ptr();
-    // SAFETY: the control page is the second page of the region, and the whole log is mapped with it.
-    let grown = unsafe {
-        let start = base.sub(PAGE).add(offset);
-        kernel::make_accessible(start, bytes).is_ok() && back(start, offset, bytes).is_some()
-    };
+    let offset = region.geometry().durable_offset() + backed as usize;
+    let (start, bytes) = region.durable_part(backed, wanted);
+    // SAFETY: inside the region's mapping, of which this part becomes usable for the log.
+    let grown =
+        unsafe { kernel::make_accessible(start, bytes) }.is_ok() && back(start, offset, bytes).is_some();
     if grown {
         region.set_durable_backed(wanted);
     }
     grown
+}
+
+/// Lets handlers back the durable log up to `bytes`; false if the kernel has no means for that. One caller at a time.
+pub(crate) fn open_log(region: &Region, bytes: u64) -> bool {
+    let Some(_active) = Active::enter() else { return false };
+    let (start, bytes_more) = region.durable_part(region.durable_backed(), bytes);
+    // SAFETY: as in `grow_log`.
+    let is_accessible = unsafe { kernel::make_accessible(start, bytes_more) }.is_ok();
+    if is_accessible {
+        region.open_durable(bytes);
+    }
+    is_accessible && log::grow(region)
 }

@@ -28,6 +28,7 @@ pub struct Region {
     nonce: u64,
     chunks_backed: AtomicU64,
     durable_backed: AtomicU64,
+    durable_open: AtomicU64,
     answers: Option<NonNull<u8>>,
 }
 
@@ -89,6 +90,7 @@ impl Region {
             nonce: identity.region_nonce,
             chunks_backed: AtomicU64::new(0),
             durable_backed: AtomicU64::new(0),
+            durable_open: AtomicU64::new(0),
             answers,
         };
         region.set_chunks_backed(geometry.chunks_backed);
@@ -209,10 +211,29 @@ impl Region {
     /// Declares that the first `bytes` of the durable log have memory. Never shrinks, never exceeds the capacity.
     pub fn set_durable_backed(&self, bytes: u64) {
         let bytes = bytes.min(self.geometry.durable_capacity);
-        if bytes > self.durable_backed() {
-            self.durable_backed.store(bytes, Ordering::Release);
-            self.control().backed.durable.store(bytes, Ordering::Release);
-        }
+        self.durable_backed.fetch_max(bytes, Ordering::Release);
+        self.control().backed.durable.fetch_max(bytes, Ordering::Release);
+    }
+
+    /// Declares that the first `bytes` of the durable log may be accessed once they have memory, so that handlers may give
+    /// them some.
+    pub fn open_durable(&self, bytes: u64) {
+        self.durable_open.fetch_max(bytes.min(self.geometry.durable_capacity), Ordering::Release);
+    }
+
+    /// Bytes of the durable log to which handlers may give memory.
+    #[must_use]
+    pub fn durable_open(&self) -> u64 {
+        self.durable_open.load(Ordering::Acquire)
+    }
+
+    /// The bytes of the durable log from `start` to `end`: where they are, and how many.
+    #[must_use]
+    pub fn durable_part(&self, start: u64, end: u64) -> (*mut u8, usize) {
+        let end = end.min(self.geometry.durable_capacity);
+        let offset = self.geometry.durable_offset() + start.min(end) as usize;
+        // SAFETY: inside the mapping, to which the whole log belongs (`format`).
+        (unsafe { self.base.add(offset) }.as_ptr(), end.saturating_sub(start) as usize)
     }
 
     /// Bytes of the durable log in use.

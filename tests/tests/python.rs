@@ -478,6 +478,23 @@ fn allocations_and_waits_leave_the_signal_mask_alone() {
     }
 }
 
+/// Memory for the names of functions is made when handlers need it.
+#[test]
+fn children_take_memory_only_for_the_names_they_have() {
+    for (minor, python) in pythons() {
+        let recording = Recorder::at(997).event("cpu").record(&python, &[script("python_child")]);
+        let Outcome { status, stdout, .. } = &recording.outcome;
+        let bytes: u64 = stdout.trim().parse().expect("a number");
+        assert!(*status == 0 && (1..512 << 10).contains(&bytes), "3.{minor}: {bytes}");
+        let folded = recording.folded();
+        let gaps = weight_of_gaps(&folded);
+        let found = (0..400).filter(|n| weight_with(&folded, &format!("one_of_many_functions_{n}")) > 0);
+        let found = found.count();
+        // A tick of the scheduler takes up to 4 ms.
+        assert!(found > 200 && gaps * 100 <= folded.total(), "3.{minor}: {found}, {gaps}: {folded:#?}");
+    }
+}
+
 #[test]
 fn native_only_leaves_python_out() {
     let (_, python) = symbolized();

@@ -49,6 +49,7 @@ pub mod interrupted_wait;
 pub mod kernel_answer;
 pub mod kernel_ring;
 pub mod late_start;
+pub mod log;
 pub mod nesting;
 mod ordinary_walk;
 mod outcome;

@@ -18,6 +18,7 @@ use crate::arch::load;
 use crate::caller::{Caller, Note};
 use crate::clock;
 use crate::interpreter::{self, Calls, Signals};
+use crate::log;
 use crate::recent_stacks::{Kept, RecentStacks};
 use crate::recording::Recording;
 use crate::slot::{Slot, Workbench};
@@ -278,7 +279,7 @@ fn append(recording: &Recording, slot: &Slot, frames: &[u64]) -> Option<u32> {
     }
     let stack =
         RecurringStack { id: number, tid: slot.tid(), seq: slot.sequence(), frames: FrameWords::new(frames) };
-    recording.region.append(&DurableRecord::RecurringStack(stack)).ok()?;
+    log::append(recording, &DurableRecord::RecurringStack(stack)).ok()?;
     Some(number)
 }
 

@@ -68,8 +68,7 @@ pub(crate) fn begin(recording: &Recording, mean: u64) {
         }
     }
     if mean == ALL {
-        // Backed now: whoever allocates cannot do it.
-        journal::make_log(recording, call::STACK_LOG);
+        journal::open_log(recording, call::STACK_LOG);
     }
     MEAN.store(mean.clamp(1, NEVER - 1), Ordering::Relaxed);
 }

@@ -80,34 +80,56 @@ fn dispatching(install: impl FnOnce() -> c_long) -> c_long {
 
 /// Marks the process as filtered around `install`, unless the filter could not be installed.
 fn filtering(filter: Filter, install: impl FnOnce() -> c_long) -> c_long {
-    let (before, permitted) = (activity::is_filtered(), call_filter::permit_agents());
-    if let Some(recording) = own_recording() {
-        journal::make_log(recording, LOG);
-        if let Some(blocks) = &recording.live_blocks {
-            live_tables::grow_blocks(blocks);
-        }
-    }
-    activity::announce_filter();
-    // Threads inside the agent finish soon, unless killed there (a child of `vfork` shares the count).
-    let begun = kernel::clock_ns(libc::CLOCK_MONOTONIC);
-    while activity::anybody() && kernel::clock_ns(libc::CLOCK_MONOTONIC) - begun < PATIENCE_NS {
-        kernel::yield_now();
-    }
-    // From here on no other thread makes system calls for the agent, nor starts to be sampled; and this thread makes those
-    // that the earlier filters permit.
-    let ended = if !before || permitted { prepare(filter, before) } else { None };
+    let announced = Announced::filter(filter);
     let result = install();
-    if result >= 0 {
-        activity::set_inherited(true);
-    } else {
-        activity::set_filtered(before);
-        call_filter::set_permit_agents(permitted);
-        if let Some((recording, agent)) = ended {
+    announced.installed(result >= 0);
+    result
+}
+
+/// A filter that is about to be installed.
+struct Announced {
+    /// There is an earlier one.
+    before: bool,
+    /// Which permits the agent's system calls.
+    permitted: bool,
+    /// What is to be resumed should the kernel refuse the filter.
+    ended: Option<(&'static Recording, &'static Agent)>,
+}
+
+impl Announced {
+    fn filter(filter: Filter) -> Announced {
+        let (before, permitted) = (activity::is_filtered(), call_filter::permit_agents());
+        if let Some(recording) = own_recording() {
+            // Handlers cannot back it any more.
+            journal::make_log(recording, LOG.max(recording.region.durable_open()));
+            if let Some(blocks) = &recording.live_blocks {
+                live_tables::grow_blocks(blocks);
+            }
+        }
+        activity::announce_filter();
+        // Threads inside the agent finish soon, unless killed there (a child of `vfork` shares the count).
+        let begun = kernel::clock_ns(libc::CLOCK_MONOTONIC);
+        while activity::anybody() && kernel::clock_ns(libc::CLOCK_MONOTONIC) - begun < PATIENCE_NS {
+            kernel::yield_now();
+        }
+        // From here on no other thread makes system calls for the agent, nor starts to be sampled; and this thread makes
+        // those that the earlier filters permit.
+        let ended = if !before || permitted { prepare(filter, before) } else { None };
+        Announced { before, permitted, ended }
+    }
+
+    fn installed(self, is_installed: bool) {
+        if is_installed {
+            activity::set_inherited(true);
+            return;
+        }
+        activity::set_filtered(self.before);
+        call_filter::set_permit_agents(self.permitted);
+        if let Some((recording, agent)) = self.ended {
             let _masked = Masked::new();
-            process::resume(recording, agent, before);
+            process::resume(recording, agent, self.before);
         }
     }
-    result
 }
 
 /// Before a filter, the first one unless `before`: makes ready what needs system calls, and ends what would need them later.

@@ -15,6 +15,7 @@ use crate::clock;
 use crate::interpreter::functions::{self, Key};
 use crate::interpreter::gap::Gap;
 use crate::interpreter::memory::Memory;
+use crate::log;
 
 /// The interpreter's number in records.
 const CPYTHON: u32 = 1;
@@ -89,12 +90,7 @@ impl Code {
             file,
             lines,
         };
-        walker
-            .thread
-            .recording
-            .region
-            .append(&DurableRecord::Function(function))
-            .map_err(|_| Gap::Unnamed)?;
+        log::append(walker.thread.recording, &DurableRecord::Function(function)).map_err(|_| Gap::Unnamed)?;
         functions::remember(key, id);
         Ok(id)
     }

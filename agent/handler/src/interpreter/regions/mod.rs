@@ -19,6 +19,7 @@ use crate::generated::{self, Run};
 use crate::interpreter::functions::{self, Key};
 use crate::interpreter::gap::Gap;
 use crate::interpreter::memory::{Memory, Pages};
+use crate::log;
 use crate::recording::Recording;
 use crate::stack::Bounds;
 use contract::{COLUMNS, Frame, STACK, Said, Walk};
@@ -312,7 +313,7 @@ impl Scratch {
             file,
             lines: region.language(),
         };
-        recording.region.append(&DurableRecord::Function(function)).ok()?;
+        log::append(recording, &DurableRecord::Function(function)).ok()?;
         functions::remember(key, id);
         Some(id)
     }

@@ -1,0 +1,42 @@
+//! The durable log, as handlers append to it: where it has no memory left, they give it more, a little at a time.
+//!
+//! Many processes need little of it, such as the children of an interpreter. What must never happen here: a write to
+//! memory that the file system may not have.
+
+use shm_format::record::DurableRecord;
+use shm_format::{Loss, Region};
+
+use crate::activity::is_filtered;
+use crate::recording::Recording;
+use crate::sys;
+
+/// Bytes that get memory at once: takes some ten microseconds.
+const STEP: u64 = 32 << 10;
+/// Linux 5.14 and later.
+const MADV_POPULATE_WRITE: usize = 23;
+
+/// Appends `record`. If there is no room, the record is lost.
+pub(crate) fn append(recording: &Recording, record: &DurableRecord<'_>) -> Result<(), Loss> {
+    loop {
+        let result = recording.region.append(record);
+        if result != Err(Loss::DurableFull) || !grow(&recording.region) {
+            return result;
+        }
+    }
+}
+
+/// Gives memory to the next part of the log, if that is open to handlers. False if it is not, or there is no memory.
+#[cold]
+#[inline(never)]
+pub fn grow(region: &Region) -> bool {
+    let (backed, open) = (region.durable_backed(), region.durable_open());
+    let wanted = (backed + STEP).min(open);
+    let (start, bytes) = region.durable_part(backed, wanted);
+    let arguments = [start as usize, bytes, MADV_POPULATE_WRITE, 0, 0, 0];
+    // SAFETY: a part of the region's mapping, of which this changes no content.
+    let grown = wanted > backed && !is_filtered() && unsafe { sys::call(libc::SYS_madvise, arguments) } == 0;
+    if grown {
+        region.set_durable_backed(wanted);
+    }
+    grown
+}
