@@ -464,3 +464,17 @@ fn which(name: &str) -> Option<std::path::PathBuf> {
     let path = std::env::var_os("PATH")?;
     std::env::split_paths(&path).map(|directory| directory.join(name)).find(|file| file.is_file())
 }
+
+/// Its runtime notes who called the allocator by frame pointers, for which the agent must have a frame.
+#[test]
+fn reports_of_a_sanitizer_name_who_allocated() {
+    let program = Target::cpp("use_after_free")
+        .with("asan", &["-fsanitize=address", "-fno-omit-frame-pointer"])
+        .build();
+    for source in ["alloc", "alloc:all"] {
+        let recording = Recorder::default().event(source).record(&program, &[] as &[&str]);
+        let said = &recording.outcome.stderr;
+        let (_, allocated) = said.split_once("previously allocated by").expect("the report of the sanitizer");
+        assert!(allocated.contains(" in make_block") && allocated.contains(" in main "), "{source}: {said}");
+    }
+}

@@ -151,8 +151,12 @@ macro_rules! allocating {
                 counted!($counts $library),
                 "jmp [rip + {reals} + 8 * {kind}]",
                 // The call may be sampled: build a `Call`, from its end.
+                // Allocators that note their callers follow frame pointers.
                 "2:",
-                handler::push!(rbp rbx r12 r13 r14 r15 rdx rsi rdi),
+                handler::push!(rbp),
+                "mov rbp, rsp",
+                ".cfi_offset rbp, -16",
+                handler::push!(rbx r12 r13 r14 r15 rdx rsi rdi),
                 "push {kind}",
                 ".cfi_adjust_cfa_offset 8",
                 "sub rsp, 8",
@@ -170,6 +174,8 @@ macro_rules! allocating {
                 "mov [rsp], rax",
                 "call {after}",
                 "mov rax, [rsp]",
+                "mov rbp, [rbp]",
+                ".cfi_restore rbp",
                 "add rsp, 88",
                 ".cfi_adjust_cfa_offset -88",
                 "ret",
