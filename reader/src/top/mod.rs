@@ -79,7 +79,7 @@ fn watch_running(args: &TopArgs) -> anyhow::Result<u8> {
     let turn = attached.map(inject::Turn::at);
     let sampled = attached.map(|pid| attach(&sampling(args), pid, Notices::Quiet)).transpose()?;
     let mut event = args.event.clone();
-    event.take_over(attached.map_or(Sources::NONE, inject::own_sources));
+    event.take_over(attached.map_or(Sources::NONE, inject::sources_of));
     // For the processes that an injected process starts.
     let session = sampled.filter(|sampled| sampled.is_attached()).map(|_| Session::create()).transpose();
     let shown = session.map_err(Into::into).and_then(|session| {

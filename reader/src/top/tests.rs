@@ -9,7 +9,7 @@ use selfwind_profile::profile_file::SessionInfo;
 
 use super::draw::{Facts, draw};
 use super::view::{Next, View};
-use super::window::{Name, Window};
+use super::window::{Left, Name, Window};
 
 fn window(stacks: &[(&str, u64)]) -> Window {
     let mut window = Window::new(30);
@@ -139,6 +139,7 @@ fn each_event_has_its_picture() {
     session.view.measures = Events::new(&info, [("cpu", 10_000_000)].into_iter()).measures().to_vec();
     let held = [Step::certain(session.window.label(Name { text: "hold".into(), ..Name::default() }))];
     session.window.hold((1, 1), &held, 2, 4096);
+    session.window.keep(|_| Some(Left::Blocks(1)));
     assert!(session.screen()[2].starts_with("100 periods of CPU time, last 30 s"), "{:#?}", session.screen());
     session.typed("eeee");
     assert_eq!(session.screen()[2], "4,096 bytes, inuse_space, now");

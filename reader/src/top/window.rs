@@ -41,7 +41,7 @@ pub(super) enum Left {
 #[derive(Clone)]
 struct LiveBlock {
     stack: u32,
-    /// How many there are.
+    /// How many there were at the last check; 0 for one that is newer, of which most programs have freed most by then.
     count: u64,
     /// Objects, bytes.
     weights: Vec<(u8, u64)>,
@@ -59,7 +59,7 @@ pub(super) struct Window {
     numbers: HashMap<Box<[Key]>, u32>,
     /// By second of the trace clock, ascending.
     slices: VecDeque<(u64, Weights)>,
-    /// Blocks in use, including those freed since the last check.
+    /// Blocks that were in use at the last check, and newer ones.
     blocks: HashMap<Block, LiveBlock>,
     /// Length of the window in seconds; 0 for everything.
     seconds: u64,
@@ -121,29 +121,27 @@ impl Window {
         }
     }
 
-    /// Adds a block allocated by this stack, with its weight for an event. Later blocks may have the same id.
+    /// Adds a block allocated by this stack, with its weight for an event, which counts once [`keep`](Self::keep) is told of it.
+    /// Later blocks may have the same id.
     pub(super) fn hold(&mut self, block: Block, stack: &[Step], event: u8, weight: u64) {
         let stack = self.number(stack);
-        let new = || LiveBlock { stack, count: 1, weights: Vec::new() };
+        let new = || LiveBlock { stack, count: 0, weights: Vec::new() };
         self.blocks.entry(block).or_insert_with(new).weights.push((event, weight));
     }
 
     /// Keeps the blocks still in use, as decided by `left`.
     pub(super) fn keep(&mut self, left: impl Fn(&Block) -> Option<Left>) {
-        self.blocks.retain(|block, held| match (left(block), &mut held.weights[..]) {
-            (Some(Left::Blocks(blocks)), _) => {
-                held.count = blocks;
-                true
-            }
-            (Some(Left::Bytes(left)), [_, (_, bytes)]) => {
+        self.blocks.retain(|block, held| {
+            let left = left(block);
+            held.count = match left {
+                Some(Left::Blocks(blocks)) => blocks,
+                Some(Left::Bytes(_)) => 1,
+                None => 0,
+            };
+            if let (Some(Left::Bytes(left)), [_, (_, bytes)]) = (left, &mut held.weights[..]) {
                 *bytes = left.min(*bytes);
-                true
             }
-            (Some(Left::Bytes(_)), _) => true,
-            (None, _) => {
-                held.count = 0;
-                BlockId(block.1).is_shared()
-            }
+            left.is_some() || BlockId(block.1).is_shared()
         });
     }
 
@@ -257,6 +255,8 @@ mod tests {
             window.hold((1, serial), &steps, 1, 100 * serial);
         }
         window.forget(1000);
+        assert_eq!([0, 1, 2, 3].map(|event| weight(&window, event)), [0; 4], "they may have been freed");
+        window.keep(|_| Some(Left::Blocks(1)));
         assert_eq!([0, 1, 2, 3].map(|event| weight(&window, event)), [0, 0, 3, 600]);
         window.keep(|block| (block.1 != 2).then_some(Left::Blocks(1)));
         assert_eq!([2, 3].map(|event| weight(&window, event)), [2, 400]);
