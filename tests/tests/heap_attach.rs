@@ -113,6 +113,30 @@ fn assert_few_are_there(arguments: &[&str]) {
     assert_eq!(guest.end(), "done\n");
 }
 
+/// What a killed recorder has left has its settings, which are not those of the next one. Those of a living one cannot be changed.
+#[test]
+fn each_recording_has_the_rate_that_was_asked_for() {
+    let program = Target::c("heap_attached").with("pthread", &["-pthread"]).build();
+    let attacher = Attacher::new();
+    let mut guest = Conversation::start(&program, &[]);
+    let file = attacher.scratch.join("rate.data");
+    let other = attacher.scratch.join("other.data");
+    let mut killed = Recording::start(&attacher, "alloc:64K", guest.child.id(), &file);
+    assert_eq!(guest.ask(), 1);
+    let pid = guest.child.id().to_string();
+    let refused = attacher.run(&["record", "-e", "alloc", "-p", &pid, "-o", other.to_str().expect("UTF-8")]);
+    assert!(refused.status == 125 && refused.stderr.contains("another selfwind samples it"), "{refused:?}");
+    killed.child.kill().expect("our child");
+    killed.child.wait().expect("our child");
+    let leaks = attacher.run(&["report", "--leaks", file.to_str().expect("UTF-8")]);
+    assert!(leaks.stdout.contains("not known what was in use"), "{leaks:?}");
+    let recording = Recording::start(&attacher, "alloc:all", guest.child.id(), &file);
+    assert_eq!(guest.ask(), 1);
+    let said = recording.end();
+    assert_eq!(folded(&file, "alloc_objects").inclusive("site_kept"), 100, "{said}");
+    assert_eq!(guest.end(), "done\n");
+}
+
 #[test]
 fn a_few_allocations_are_there_too() {
     assert_few_are_there(&[]);

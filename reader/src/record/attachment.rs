@@ -108,7 +108,7 @@ fn recorded(session: &Session, root: u32) -> Recorded {
 /// The options with the rate at which the process is actually sampled.
 pub(super) fn as_sampled(options: &RecordOptions, pid: u32, sampling: Option<Sampling>) -> RecordOptions {
     let mut options = options.clone();
-    options.sampling.sources.take_over(inject::own_sources(pid));
+    options.sampling.sources.take_over(inject::sources_of(pid));
     if let Some(Sampling::Found { frequency, attached, .. }) = sampling
         && frequency != options.sampling.frequency
     {

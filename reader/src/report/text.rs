@@ -40,6 +40,12 @@ pub(super) fn render(profile: &Profile, name: &str, options: &ReportOptions, scr
 
 /// The reason why there is nothing to show.
 fn nothing(profile: &Profile) -> &'static str {
+    if !profile.stats.detail.complete {
+        return match profile.measure(profile.main).is_level() {
+            true => "It is not known what was in use: the recording was interrupted.",
+            false => "No samples: none were written before the recording was interrupted.",
+        };
+    }
     let heap = HeapValue::ALL.iter().find(|value| value.name() == profile.measure(profile.main).name);
     if LockValue::ALL.iter().any(|value| value.name() == profile.measure(profile.main).name) {
         return "No samples: no thread waited long for a lock, or none of the processes ran the agent.";

@@ -129,8 +129,8 @@ impl Sources {
         self.probes.iter().filter(|probe| !probe.is_by_recorder()).all(|probe| own.probes.contains(probe))
     }
 
-    /// Replaces the agent's sources by `own`, those of a process that was started with the agent: they cannot be changed. Those of
-    /// the recorder stay.
+    /// Replaces the agent's sources by `own`, those of a process that is already sampled: they cannot be changed. Those of the
+    /// recorder stay.
     pub(crate) fn take_over(&mut self, own: Self) {
         if own.probes.is_empty() {
             return;

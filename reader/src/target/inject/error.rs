@@ -167,6 +167,18 @@ pub(crate) enum InjectError {
         /// The setting for an agent with the requested sources.
         setting: String,
     },
+    /// Another recorder samples it.
+    #[error(
+        "process {pid} cannot be recorded with -e {asked}: another selfwind samples it with {own}; end that first (`selfwind attach --detach -p {pid}` ends an attach)"
+    )]
+    OtherRecorder {
+        /// The process.
+        pid: i32,
+        /// The requested sources.
+        asked: String,
+        /// Its own.
+        own: String,
+    },
     /// Its agent was injected for a recording without allocations.
     #[error(
         "process {0} contains an agent from an earlier attach without -e alloc, which stays until the process ends; start the program anew, or leave out -e alloc"

@@ -208,12 +208,25 @@ pub(crate) fn redirect(pid: u32) -> Result<(), InjectError> {
     call_agent(pid as i32, control, Request { allocations: true, ..Request::of(Command::Redirect) })
 }
 
-/// Starts sampling `pid`, unless it is already being sampled.
+/// Starts sampling `pid`, unless it is already being sampled, by other than a recorder that was killed. Fails if it is, but
+/// without sources of `settings` that an agent gets at its start.
 pub(crate) fn ensure(pid: u32, settings: &Settings) -> Result<Sampling, InjectError> {
     match found(pid) {
-        Some(found) => Ok(found),
-        None => attach(pid, settings).map(|_| Sampling::Begun),
+        Some(Sampling::Found { attached: true, left: true, .. }) => detach(pid)?,
+        Some(found) => {
+            let own = sources_of(pid);
+            return match settings.sources.probes_are_among(&own) {
+                true => Ok(found),
+                false => Err(InjectError::OtherRecorder {
+                    pid: pid as i32,
+                    asked: settings.sources.name(),
+                    own: own.name(),
+                }),
+            };
+        }
+        None => {}
     }
+    attach(pid, settings).map(|_| Sampling::Begun)
 }
 
 /// How `pid` is being sampled, if it is.
@@ -233,7 +246,10 @@ pub(crate) fn check_sources(pid: u32, sources: &Sources) -> Result<(), InjectErr
     let (asked, pid) = (sources.name(), pid as i32);
     // Interposed functions must be in place from the start of the program.
     if sources.need_start() || sources.have_allocations() {
-        let (own, setting) = (own_sources(pid as u32), sources.of_agent());
+        // An injected agent gets others at the next start.
+        let is_injected = present(pid).is_some_and(|present| present.control.is_some());
+        let own = if is_injected { Sources::NONE } else { sources_of(pid as u32) };
+        let setting = sources.of_agent();
         match own.name() {
             _ if sources.probes_are_among(&own) => {}
             own if own.is_empty() && !sources.need_start() => {}
@@ -256,14 +272,14 @@ pub(crate) fn check_sources(pid: u32, sources: &Sources) -> Result<(), InjectErr
     }
 }
 
-/// The sources of `pid`, running or ended, if it was started with the agent; otherwise none.
-pub(crate) fn own_sources(pid: u32) -> Sources {
-    let own = match proc::start_time(pid) {
+/// The sources of `pid`, running or ended; none if it is not sampled.
+pub(crate) fn sources_of(pid: u32) -> Sources {
+    let present = match proc::start_time(pid) {
         Some(_) => present(pid as i32),
         None => regions_of(pid).find_map(|(_, path)| Attached::peek(&path).ok().map(Present::from)),
     };
-    let own = own.filter(|own| own.sampling && own.control.is_none());
-    own.map_or(Sources::NONE, |own| Sources::of_process(&own.source.0, &own.probes))
+    let sampling = present.filter(|present| present.sampling);
+    sampling.map_or(Sources::NONE, |present| Sources::of_process(&present.source.0, &present.probes))
 }
 
 /// Stops the sampling started by [`attach`]. The process keeps running.
