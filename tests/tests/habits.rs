@@ -113,22 +113,24 @@ fn a_delay_skips_the_beginning_and_accounts_for_it() {
         let file = scratch.join(name);
         let mut command = Command::new(selfwind());
         command
-            .args(["record", "-q", "-F", "999"])
+            .args(["record", "-F", "999"])
             .args(delay)
             .arg("-o")
             .arg(&file)
             .arg("--")
             .arg(&spin)
             .arg("200");
-        assert_eq!(run(&mut command).status, 39);
-        stats(&file)
+        let outcome = run(&mut command);
+        assert_eq!(outcome.status, 39);
+        (stats(&file), outcome.stderr)
     };
-    let late = record("late.data", &["--delay", "3600"]);
+    let (late, said) = record("late.data", &["--delay", "3600"]);
     late.assert_adds_up();
     assert_eq!((late.number("samples"), late.number("lost")), (0, 0), "all of it came too early");
-    let soon = record("soon.data", &["--delay", "0.05"]);
+    assert!(said.contains("ended before the delay"), "{said}");
+    let (soon, said) = record("soon.data", &["--delay", "0.05"]);
     soon.assert_adds_up();
-    assert!(soon.number("samples") > 0 && soon.number("lost") == 0);
+    assert!(soon.number("samples") > 0 && soon.number("lost") == 0 && !said.contains("delay"), "{said}");
 }
 
 #[test]

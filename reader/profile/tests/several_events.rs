@@ -140,6 +140,10 @@ fn formats_that_tell_events_apart_have_all() {
     };
     let firefox = json(&path, Format::Firefox);
     assert_eq!(tracks(&firefox, "threads").len(), 5);
+    let units = firefox["threads"].as_array().unwrap().iter().map(|thread| &thread["samples"]["weightType"]);
+    let mut units: Vec<&str> = units.map(|unit| unit.as_str().unwrap()).collect();
+    units.sort_unstable();
+    assert_eq!(units, ["bytes", "bytes", "samples", "samples", "samples"]);
     let speedscope = json(&path, Format::Speedscope);
     assert_eq!(tracks(&speedscope, "profiles")[0], "job-100/100 (cpu)");
     assert_eq!(speedscope["activeProfileIndex"], 0, "the clock's, though bytes are more");

@@ -418,8 +418,10 @@ impl Recording {
         }
         if stats.samples == 0 && stats.detail.images == 0 {
             notices.say("the agent started in no process (is SELFWIND_ENABLE=0 set?); `selfwind record -v` shows more");
+        } else if stats.samples == 0 && self.delay.until_ns() > clock::monotonic_ns() {
+            notices.say("the recording ended before the delay (`--delay`) was over");
         } else if stats.samples == 0 && self.allocations {
-            notices.say("too little was allocated for one sample (`-e alloc:all` records every allocation), or only by programs that do not load the agent: static and setuid ones");
+            notices.say("too little was allocated for one sample (`-e alloc:all` records every allocation), or only by programs that do not load the agent (static and setuid ones) or contain an allocator of their own");
         } else if stats.samples == 0 && self.locks {
             notices.say("no thread waited long for a lock (`-e lock:all` records every wait), or only in programs that do not load the agent: static and setuid ones");
         } else if stats.samples == 0 && stats.detail.frequency == 0 {

@@ -164,17 +164,22 @@ fn convert(
     tables: &mut Tables<'_>,
 ) -> Thread {
     let measure = sampled.measure();
-    let is_wait = measure.unit == Unit::Microsecond;
-    let mut samples =
-        Samples { weight_type: if is_wait { "tracing-ms" } else { "samples" }, ..Samples::default() };
+    // For times, how many there are in a millisecond.
+    let (weight_type, in_a_millisecond) = match measure.unit {
+        Unit::Microsecond => ("tracing-ms", Some(1e3)),
+        Unit::Nanosecond => ("tracing-ms", Some(1e6)),
+        Unit::Byte => ("bytes", None),
+        _ => ("samples", None),
+    };
+    let mut samples = Samples { weight_type, ..Samples::default() };
     let mut markers = Markers::default();
     for timed in timed_samples {
         markers.event(profile, timed, axis, tables);
         samples.stack.push(tables.stack(timed.stack));
         samples.time.push(axis.milliseconds(timed.ns));
-        samples.weight.push(match is_wait {
-            true => Weight::Milliseconds(f64::from(timed.weight) / 1e3),
-            false => Weight::Units(timed.weight),
+        samples.weight.push(match in_a_millisecond {
+            Some(units) => Weight::Milliseconds(f64::from(timed.weight) / units),
+            None => Weight::Units(timed.weight),
         });
         samples.length += 1;
     }

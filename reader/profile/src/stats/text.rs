@@ -31,11 +31,12 @@ impl Stats {
         let rate = &self.detail.rate;
         (rate.left_out > 0).then(|| {
             format!(
-                "{} of {} samples a second, to stay below --max-overhead ({} skipped; the handler takes {} us)",
+                "{} of {} samples a second, to stay below --max-overhead ({} skipped; the handler takes {} us, the slowest percent {} us and more)",
                 rate.delivered,
                 rate.asked,
                 counted(rate.left_out, "tick", "ticks"),
                 self.detail.handler_ns.p50.div_ceil(1000),
+                self.detail.handler_ns.p99.div_ceil(1000),
             )
         })
     }
