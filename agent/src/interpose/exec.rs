@@ -102,6 +102,8 @@ unsafe fn around(program: Program, given: Strings, exec: &dyn Start) -> c_long {
     unsafe { with_environment(program, given, &|environment| prepared(program, || exec.start(environment))) }
 }
 
+/// Makes the exec between its preparation and, if it fails, the end of that.
+///
 /// # Safety
 /// The path must be null or a string.
 unsafe fn prepared(program: Program, exec: impl FnOnce() -> c_long) -> c_long {

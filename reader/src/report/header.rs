@@ -177,6 +177,8 @@ fn meaning(end: &str) -> &'static str {
         "bad-cfi" => "damaged call frame information",
         "unreadable" => "stack memory that could not be read",
         "no-code" => "a return address that leads to no code",
+        "no-answer" => "an event of the kernel that the thread did not answer with its stack",
+        "bad-unwinder" => "a registered unwinder returned an impossible caller",
         "no-progress" => "a stack that loops",
         "lost-register" => "a register whose value is unknown",
         _ => "",
