@@ -40,5 +40,6 @@ pub(crate) fn find_real_functions() {
         &tracing::REAL,
     ];
     symbols::resolve(&groups.concat());
+    exec::look_at_real();
     timers::find_real_functions();
 }

@@ -155,6 +155,24 @@ pub(crate) fn resolve_in(objects: &link_map::StillList, functions: &[&Real]) {
     }
 }
 
+/// Whether both functions were found, in one object. Only until the agent has started.
+pub(crate) fn are_of_one_object(one: &Real, other: &Real) -> bool {
+    let (Some(one), Some(other)) = (one.known(), other.known()) else { return false };
+    // Objects do not overlap: that of an address is the one with the highest bias below it.
+    let mut biases = [0; 2];
+    let mut map = link_map::first();
+    // SAFETY: before the start is over no object goes away; the list ends with null.
+    while let Some(object) = unsafe { map.as_ref() } {
+        map = object.next;
+        for (bias, address) in biases.iter_mut().zip([one, other]) {
+            if object.bias <= address as u64 {
+                *bias = object.bias.max(*bias);
+            }
+        }
+    }
+    biases[0] == biases[1]
+}
+
 /// Called at the end of the start: objects found from now on may have been loaded later, and may be unloaded.
 pub(crate) fn started() {
     STARTED.store(true, Ordering::Relaxed);

@@ -270,6 +270,21 @@ fn failed_execs_leave_samples_where_they_are() {
     }
 }
 
+/// The file that is executed is not where the program says.
+#[test]
+fn execs_that_another_library_redirects_are_prepared() {
+    let library = Target::c("other_paths").with("shared", &["-DSHARED"]).shared("other_paths.so").build();
+    let program = Target::c("other_paths").build();
+    let recorder = Recorder::at(199).env("LD_PRELOAD", &library);
+    let recording = recorder.record(&program, &["100"]);
+    assert_eq!(recording.outcome.status, 0, "{}", recording.outcome.stderr);
+    recording.assert_adds_up();
+    let stats = recording.stats();
+    // Of 0.3 s, which are 60 periods, of programs that are shorter than one, and what it takes to start them.
+    assert!((40..200).contains(&stats.number("weight")), "{:#}", stats.0);
+    assert!(recording.folded().inclusive("[since last sample]") >= 30, "{:#?}", recording.folded().stacks);
+}
+
 /// What kernel and loader take before the agent starts is known from an exec on, however long it is.
 #[test]
 fn programs_that_start_slowly_are_sampled_from_their_exec_on() {

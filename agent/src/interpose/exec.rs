@@ -6,8 +6,9 @@
 
 use alloc::vec::Vec;
 use core::ffi::{CStr, c_char, c_int, c_long, c_void};
+use core::sync::atomic::{AtomicBool, Ordering};
 
-use super::real::{call_real, fail, own_recording, real_functions};
+use super::real::{call_real, fail, is_of_c_library, own_recording, real_functions};
 use crate::kernel::{self, Errno};
 use crate::lock::Masked;
 use crate::preload::{self, Start, Strings};
@@ -26,6 +27,14 @@ real_functions! {
     EXECVEAT = c"execveat";
     SPAWN = c"posix_spawn";
     SPAWNP = c"posix_spawnp";
+}
+
+/// Whether no other library interposes `execve`.
+static IS_OF_C_LIBRARY: AtomicBool = AtomicBool::new(false);
+
+/// Looks whose functions the real ones are, once they are found.
+pub(super) fn look_at_real() {
+    IS_OF_C_LIBRARY.store(is_of_c_library(&EXECVE), Ordering::Relaxed);
 }
 
 /// The program that an exec is given.
@@ -66,9 +75,11 @@ impl Program {
         if self.place == Place::AtDescriptor && !path.to_bytes().starts_with(b"/") { c"" } else { path }
     }
 
-    /// Whether the exec is about to fail for want of the file: many programs try the directories of PATH this way.
+    /// Whether the exec is about to fail for want of the file: many programs try the directories of PATH this way. Another
+    /// library that interposes exec may execute another file.
     fn is_missing(self) -> bool {
-        let Some(_active) = Active::enter().filter(|_| self.place == Place::AtPath) else { return false };
+        let is_known = self.place == Place::AtPath && IS_OF_C_LIBRARY.load(Ordering::Relaxed);
+        let Some(_active) = Active::enter().filter(|_| is_known) else { return false };
         // A bad address is for the kernel to refuse. A timer of the process would survive the exec if somebody created the file
         // meanwhile.
         match kernel::find(self.path) {

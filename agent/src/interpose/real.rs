@@ -5,11 +5,17 @@ use core::ffi::c_int;
 use handler::recording::{self, Recording};
 
 use crate::agent;
-use crate::symbols::Real;
+use crate::symbols::{self, Real};
 
 static ERRNO_LOCATION: Real = Real::new(c"__errno_location");
 /// The real functions that this module needs.
 pub(super) static REAL: [&Real; 1] = [&ERRNO_LOCATION];
+
+/// Whether the real function is the C library's, and not that of another library which interposes it, too. Only until the
+/// agent has started.
+pub(super) fn is_of_c_library(function: &Real) -> bool {
+    symbols::are_of_one_object(function, &ERRNO_LOCATION)
+}
 
 /// The recording, if the calling process owns it.
 pub(super) fn own_recording() -> Option<&'static Recording> {
