@@ -10,6 +10,7 @@ use core::sync::atomic::{AtomicI32, Ordering};
 
 use handler::clock::SECOND_NS;
 use handler::sys;
+use unwind::Source;
 
 /// A kernel error number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -161,17 +162,33 @@ pub(crate) fn status_of(path: &CStr) -> Result<Status, Errno> {
 impl From<&libc::stat> for Status {
     fn from(raw: &libc::stat) -> Status {
         let modified = raw.st_mtime.wrapping_mul(SECOND_NS as i64).wrapping_add(raw.st_mtime_nsec);
-        Status { size: raw.st_size as u64, owner: raw.st_uid, mode: raw.st_mode, modified }
+        Status {
+            size: raw.st_size as u64,
+            device: raw.st_dev,
+            inode: raw.st_ino,
+            owner: raw.st_uid,
+            mode: raw.st_mode,
+            modified,
+        }
     }
 }
 
 /// Result of `fstat`.
 pub(crate) struct Status {
     pub(crate) size: u64,
+    device: u64,
+    inode: u64,
     pub(crate) owner: u32,
     pub(crate) mode: u32,
     /// Modification time, in nanoseconds since 1970.
     pub(crate) modified: i64,
+}
+
+impl Status {
+    /// The identity of the file.
+    pub(crate) fn source(&self) -> Source {
+        Source { device: self.device, inode: self.inode, size: self.size, modified_ns: self.modified as u64 }
+    }
 }
 
 /// Descriptor of /proc/self where the process has no /proc, or -1.

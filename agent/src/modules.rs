@@ -60,7 +60,7 @@ pub(crate) struct Object {
     pub(crate) python: Option<python::Found>,
     module: Module<'static>,
     /// Memory that `module` refers to, where its sections are not used in place.
-    _sections: sections::SectionMemory,
+    sections: sections::SectionMemory,
     /// The object as it was before it got a table, if `module` refers to memory of that.
     _before: Option<Arc<Object>>,
 }
@@ -266,14 +266,14 @@ fn describe_in_place(
     tables: Option<&[u8]>,
 ) -> Object {
     let mut module = image.module();
-    let sections = sections::keep(&mut module, image, &path, true, tables);
+    let sections = sections::keep(&mut module, image, headers, &path, true, tables);
     object(image, headers, path, module, sections)
 }
 
 /// Describes an object of which nothing is used in place. It gets its id when it is merged.
 fn describe(image: &ElfImage<'_>, headers: &[ProgramHeader], path: Vec<u8>, tables: Option<&[u8]>) -> Object {
     let mut module = bare(image);
-    let sections = sections::keep(&mut module, image, &path, false, tables);
+    let sections = sections::keep(&mut module, image, headers, &path, false, tables);
     object(image, headers, path, module, sections)
 }
 
@@ -315,24 +315,24 @@ fn object(
         segments,
         python: None,
         module,
-        _sections: sections,
+        sections,
         _before: None,
     }
 }
 
 /// `object` with a table, if it had none and there is one now.
 fn with_table(object: &Arc<Object>, tables: Option<&[u8]>) -> Option<Arc<Object>> {
-    if object.module.table.is_some() || object.build_id.is_empty() {
+    if object.module.table.is_some() {
         return None;
     }
     let mut module = object.module;
-    let sections = sections::late_table(&mut module, tables?, &object.build_id)?;
+    let sections = object.sections.late_table(&mut module, tables?)?;
     Some(Arc::new(Object {
         path: object.path.clone(),
         build_id: object.build_id.clone(),
         segments: object.segments.clone(),
         module,
-        _sections: sections,
+        sections,
         _before: Some(object.clone()),
         ..**object
     }))

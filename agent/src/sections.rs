@@ -8,7 +8,7 @@ use core::ptr::NonNull;
 use core::sync::atomic::{AtomicI64, Ordering};
 
 use unwind::elf_file::ElfFile;
-use unwind::elf_image::ElfImage;
+use unwind::elf_image::{ElfImage, ProgramHeader};
 use unwind::go_table::GoTable;
 use unwind::{Module, Section, Table, debug_frame, go_frame, table_file};
 
@@ -23,6 +23,8 @@ const LARGEST_FILE: u64 = 4 << 30;
 pub(crate) struct SectionMemory {
     copies: Vec<Box<[u8]>>,
     table: Option<Mapping>,
+    /// What names the table: the object's build-id, or else the key of its file. Empty if there is neither.
+    key: Vec<u8>,
 }
 
 /// A read-only mapping of a whole file.
@@ -71,6 +73,18 @@ impl Mapping {
         Some(Mapping { base, bytes })
     }
 
+    /// Whether the file has these program headers.
+    fn has(&self, headers: &[ProgramHeader]) -> bool {
+        /// `e_phoff`.
+        const OFFSET_AT: usize = 32;
+        let length = size_of_val(headers);
+        // SAFETY: the headers' own memory, which has no padding.
+        let headers = unsafe { core::slice::from_raw_parts(headers.as_ptr().cast::<u8>(), length) };
+        let at = self.bytes().get(OFFSET_AT..).and_then(|rest| rest.first_chunk());
+        let rest = at.and_then(|at| self.bytes().get(u64::from_le_bytes(*at) as usize..));
+        rest.is_some_and(|rest| rest.starts_with(headers))
+    }
+
     fn bytes(&self) -> &[u8] {
         // SAFETY: a readable mapping of this length. If the file is truncated meanwhile, access faults; table files
         // belong to the user, and for loaded objects the loader's own mappings have the same property.
@@ -96,22 +110,22 @@ pub(crate) fn if_changed(directory: &[u8]) -> Option<&[u8]> {
     (TABLES_CHANGED.swap(status.modified, Ordering::Relaxed) != status.modified).then_some(directory)
 }
 
-/// Gives `module` a table that did not exist when it was loaded.
-pub(crate) fn late_table(
-    module: &mut Module<'static>,
-    directory: &[u8],
-    build_id: &[u8],
-) -> Option<SectionMemory> {
-    let _active = Active::enter()?;
-    let mut kept = SectionMemory::default();
-    kept.use_table_file(module, directory, build_id);
-    module.table.is_some().then_some(kept)
+/// The key of the file of an object without a build-id. `None` if there is no such file, or if it has been replaced since it
+/// was loaded.
+fn file_key(headers: &[ProgramHeader], path: &[u8]) -> Option<Vec<u8>> {
+    // The vdso's path and the agent's own are none.
+    path.strip_prefix(b"/")?;
+    let file = File::read_only(&CString::new(path).ok()?).ok()?;
+    let status = file.status().ok()?;
+    let same = Mapping::of(&file, &status, 0)?.has(headers);
+    same.then(|| table_file::file_key(&status.source()).to_vec())
 }
 
 /// Completes `module`'s unwind information and keeps the memory that it refers to.
 pub(crate) fn keep(
     module: &mut Module<'static>,
     image: &ElfImage<'_>,
+    headers: &[ProgramHeader],
     path: &[u8],
     in_place: bool,
     tables: Option<&[u8]>,
@@ -120,8 +134,10 @@ pub(crate) fn keep(
     // No file may be opened under a seccomp filter.
     let active = Active::enter();
     let may_open = active.is_some();
-    if let (Some(directory), Some(build_id), true) = (tables, image.build_id, may_open) {
-        kept.use_table_file(module, directory, build_id);
+    if let (Some(directory), true) = (tables, may_open) {
+        let key = image.build_id.map(<[u8]>::to_vec).or_else(|| file_key(headers, path));
+        kept.key = key.unwrap_or_default();
+        kept.use_table_file(module, directory);
     }
     if image.eh_frame_hdr.is_none() {
         if may_open {
@@ -134,6 +150,14 @@ pub(crate) fn keep(
 }
 
 impl SectionMemory {
+    /// Gives `module`, which refers to this memory, a table that did not exist when it was loaded.
+    pub(crate) fn late_table(&self, module: &mut Module<'static>, directory: &[u8]) -> Option<SectionMemory> {
+        let _active = Active::enter()?;
+        let mut kept = SectionMemory { key: self.key.clone(), ..Self::default() };
+        kept.use_table_file(module, directory);
+        module.table.is_some().then_some(kept)
+    }
+
     fn copy(&mut self, bytes: &[u8]) -> &[u8] {
         self.copies.push(bytes.into());
         self.copies.last().map_or(&[], |copy| copy)
@@ -150,15 +174,15 @@ impl SectionMemory {
         }
     }
 
-    /// Uses the table file of `build_id`, if it is trusted and made for this build-id.
-    fn use_table_file(&mut self, module: &mut Module<'static>, directory: &[u8], build_id: &[u8]) {
+    /// Uses the table file that the key names, if it is trusted and made for this key.
+    fn use_table_file(&mut self, module: &mut Module<'static>, directory: &[u8]) {
         let mut buffer = [0; table_file::FILE_NAME_MAX];
-        let Some(name) = table_file::name(build_id, &mut buffer) else { return };
+        let Some(name) = table_file::name(&self.key, &mut buffer) else { return };
         let path = [directory, b"/", name.as_bytes()].concat();
         let Some(mapping) = Mapping::of_table(&path) else { return };
         // SAFETY: the mapping is kept next to the module.
         let table = unsafe { extend_table(mapping.bytes()) };
-        if let Some(table) = table.filter(|table| table.build_id() == build_id) {
+        if let Some(table) = table.filter(|table| table.build_id() == self.key) {
             module.table = Some(table);
             self.table = Some(mapping);
         }

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant, SystemTime};
 use object::Object;
 use selfwind_tests::binary::selfwind;
 use selfwind_tests::outcome::run;
-use selfwind_tests::recording::{Recorder, folded};
+use selfwind_tests::recording::{Recorder, folded, read};
 use selfwind_tests::scratch::Scratch;
 use selfwind_tests::skip::skip;
 use selfwind_tests::target::Target;
@@ -39,8 +39,10 @@ enum Rules {
 
 impl Case {
     fn new() -> Self {
-        let scratch = Scratch::new();
-        let program = Target::c("spin").build();
+        Self::of(Scratch::new(), Target::c("spin").build())
+    }
+
+    fn of(scratch: Scratch, program: PathBuf) -> Self {
         let cache = scratch.join("cache");
         let built = run(Command::new(selfwind()).args(["tables", "build", "-o"]).args([&cache, &program]));
         assert_eq!(built.status, 0, "{built:?}");
@@ -129,6 +131,30 @@ fn a_recording_makes_the_tables_of_the_next() {
     case.put(|_| {});
     assert_eq!(case.record(), Rules::Forged, "a table in place is used");
     assert_eq!(case.record_with(OsStr::new("0")), Rules::Right, "SELFWIND_TABLES=0");
+}
+
+/// The linker adds no build-id.
+const NO_BUILD_ID: (&str, &[&str]) = ("no-build-id", &["-Wl,--build-id=none"]);
+
+#[test]
+fn a_file_without_a_build_id_has_a_table_while_it_is_the_same() {
+    let (scratch, (variant, flags)) = (Scratch::new(), NO_BUILD_ID);
+    let program = scratch.join("spin");
+    fs::copy(Target::c("spin").with(variant, flags).build(), &program).unwrap();
+    let case = Case::of(scratch, program);
+    fs::remove_dir_all(case.cache()).unwrap();
+    case.record_until(|| case.path.exists(), "without a table");
+    assert_eq!(fs::read(&case.path).unwrap(), case.good);
+    case.put(|_| {});
+    assert_eq!(case.record(), Rules::Forged, "a table in place is used");
+    let recording = Recorder::at(997).env("SELFWIND_TABLES", case.cache()).record(&case.program, &["60"]);
+    let name = case.path.file_name().and_then(OsStr::to_str).expect("hexadecimal digits");
+    let (key, _) = name.split_once('.').expect("a suffix");
+    let samples = read(&["export", "-f", "jsonl"], &recording.file);
+    assert!(samples.contains("spin_first") && !samples.contains(key), "what names the table is no build-id");
+    let changed = FileTimes::new().set_modified(SystemTime::now() - Duration::from_secs(1));
+    OpenOptions::new().write(true).open(&case.program).unwrap().set_times(changed).unwrap();
+    assert_eq!(case.record(), Rules::Right, "of another time it is another file");
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! Name and required ownership of a table's file: one definition for those who write tables and the programs that map
 //! them. `docs/table-file.md` gives the reasons.
 
-use crate::table::{BUILD_ID_AT, BUILD_ID_MAX, HEADER, MAGIC, VERSION, u32_at, u64_at};
+use crate::table::{BUILD_ID_AT, BUILD_ID_MAX, HEADER, MAGIC, Source, VERSION, u32_at, u64_at};
 
 /// Follows the build-id in a name. Contains the version, so that programs of different versions can share a directory.
 const SUFFIX: &[u8] = b".v3.table";
@@ -10,6 +10,12 @@ const _: () = assert!(SUFFIX[2] == b'0' + VERSION as u8);
 /// Longest name of a table's file, in bytes.
 pub const FILE_NAME_MAX: usize = 2 * BUILD_ID_MAX + SUFFIX.len();
 
+/// Length of a [`file_key`], in bytes. Linkers make build-ids of 8, 16, 20 or 32 bytes.
+pub const FILE_KEY_LEN: usize = 33;
+/// First byte of a [`file_key`].
+const FILE_KEY_MARK: u8 = b'f';
+const _: () = assert!(FILE_KEY_LEN <= BUILD_ID_MAX);
+
 /// Number of leading bytes that [`is_whole`] needs.
 pub const HEADER_LEN: usize = HEADER;
 
@@ -17,6 +23,16 @@ const TYPE: u32 = 0o170_000;
 const REGULAR: u32 = 0o100_000;
 const DIRECTORY: u32 = 0o040_000;
 const WRITABLE_BY_OTHERS: u32 = 0o022;
+
+/// What a table has in place of a build-id if its file has none: size, time of modification, device and inode of the file.
+pub fn file_key(file: &Source) -> [u8; FILE_KEY_LEN] {
+    let mut key = [FILE_KEY_MARK; FILE_KEY_LEN];
+    let numbers = [file.size, file.modified_ns, file.device, file.inode];
+    for (bytes, number) in key[1..].as_chunks_mut().0.iter_mut().zip(numbers) {
+        *bytes = number.to_le_bytes();
+    }
+    key
+}
 
 /// The file name of the table for `build_id`: its hexadecimal digits and `.v3.table`. `None` if the build-id is empty
 /// or longer than [`BUILD_ID_MAX`].
@@ -85,6 +101,22 @@ mod tests {
         {
             assert!(!is_name(other.as_bytes()), "{other}");
         }
+    }
+
+    #[test]
+    fn every_part_of_a_files_identity_is_in_its_key() {
+        let file = Source { device: 1, inode: 2, size: 3, modified_ns: 4 };
+        let key = file_key(&file);
+        assert_eq!((key[0], key[1], key[9], key[17], key[25]), (b'f', 3, 4, 1, 2));
+        for other in [
+            Source { device: 1 << 63, ..file },
+            Source { inode: 1 << 63, ..file },
+            Source { size: 1 << 63, ..file },
+            Source { modified_ns: 1 << 63, ..file },
+        ] {
+            assert_ne!(file_key(&other), key);
+        }
+        assert!(is_name(name(&key, &mut [0; FILE_NAME_MAX]).unwrap().as_bytes()));
     }
 
     #[test]

@@ -4,7 +4,7 @@
 //! `.eh_frame` on demand; the next one finds the tables. What cannot be decoded on demand is compiled before the start.
 
 use std::collections::{HashMap, HashSet};
-use std::fs::File;
+use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread;
@@ -14,7 +14,7 @@ use anyhow::{Context, Result, bail};
 use object::{Object, ReadCache};
 use offline::SourceFile;
 use selfwind_profile::profile_file::{Event, ModuleInfo};
-use unwind::{compile, go_table};
+use unwind::{Source, compile, go_table, table_file};
 
 use super::cache::{Cache, Limits};
 use crate::terminal::notices::Notices;
@@ -26,7 +26,8 @@ const NICENESS: i32 = 19;
 struct WantedTable {
     pid: u32,
     path: PathBuf,
-    build_id: Vec<u8>,
+    /// What names the table: the build-id, or else the key of the file.
+    key: Vec<u8>,
 }
 
 /// Builds missing tables.
@@ -73,19 +74,23 @@ impl Builder {
     }
 
     fn want(&mut self, module: &ModuleInfo) {
-        // Skip the vdso, which is not a file, and modules without a build-id.
-        if !module.path.is_absolute()
-            || module.build_id.is_empty()
-            || !self.asked.insert(module.build_id.clone())
-        {
+        // Skip the vdso, which is not a file.
+        if !module.path.is_absolute() {
             return;
         }
         let pid = self.pids.get(&module.process).copied().unwrap_or(0);
+        let path = module.path.clone();
+        let key = match module.build_id.as_slice() {
+            [] => the_file_key(pid, &path),
+            build_id => Some(build_id.to_vec()),
+        };
+        let Some(key) = key.filter(|key| !self.asked.contains(key)) else { return };
+        self.asked.insert(key.clone());
         // Usually all tables exist, and no thread is started.
-        if self.cache.holds(&module.build_id) {
+        if self.cache.holds(&key) {
             return;
         }
-        let wanted = WantedTable { pid, path: module.path.clone(), build_id: module.build_id.clone() };
+        let wanted = WantedTable { pid, path, key };
         if self.thread.is_none() {
             self.thread = Thread::start(self.cache.clone(), self.notices);
         }
@@ -143,13 +148,14 @@ pub(crate) fn before_start(cache: &Cache, program: &Path, notices: Notices) {
     let made = || -> Result<bool> {
         let content = ReadCache::new(File::open(program)?);
         let elf = object::File::parse(&content)?;
-        let build_id = elf.build_id()?.unwrap_or_default();
+        let identity = SourceFile::identity_of(&fs::metadata(program)?);
+        let key = key_of(elf.build_id()?.unwrap_or_default(), &identity);
         let has_more =
             [".debug_frame", go_table::SECTION].iter().any(|name| elf.section_by_name(name).is_some());
-        if !has_more || build_id.is_empty() || !cache.is_writable() || cache.holds(build_id) {
+        if !has_more || !cache.is_writable() || cache.holds(&key) {
             return Ok(false);
         }
-        build(cache, &the_file(program, build_id)?).map(|_| true)
+        build(cache, &the_file(program, &key)?).map(|_| true)
     };
     // All other programs get their tables later.
     if let Ok(true) = made() {
@@ -159,30 +165,49 @@ pub(crate) fn before_start(cache: &Cache, program: &Path, notices: Notices) {
 
 /// Ensures that there is a table. Returns its path if it was built now.
 fn provide(cache: &Cache, wanted: &WantedTable) -> Result<Option<PathBuf>> {
-    if cache.load(&wanted.build_id).is_ok() {
+    if cache.load(&wanted.key).is_ok() {
         return Ok(None);
     }
-    // The path in the process's root directory, which may differ, or else in that of the recorder, if the process has ended.
-    let inside = Path::new("/proc").join(wanted.pid.to_string()).join("root");
-    let inside = inside.join(wanted.path.strip_prefix("/").unwrap_or(&wanted.path));
-    let file = the_file(&inside, &wanted.build_id).or_else(|_| the_file(&wanted.path, &wanted.build_id))?;
+    let file = the_file(&inside(wanted.pid, &wanted.path), &wanted.key)
+        .or_else(|_| the_file(&wanted.path, &wanted.key))?;
     build(cache, &file).map(Some)
 }
 
-fn the_file(path: &Path, build_id: &[u8]) -> Result<SourceFile> {
+/// `path` in the root directory of a process, which may differ from that of the recorder. Once the process has ended, there is
+/// only the latter.
+fn inside(pid: u32, path: &Path) -> PathBuf {
+    let root = Path::new("/proc").join(pid.to_string()).join("root");
+    root.join(path.strip_prefix("/").unwrap_or(path))
+}
+
+fn the_file(path: &Path, key: &[u8]) -> Result<SourceFile> {
     let file = SourceFile::read(path)?;
-    if file.build_id != build_id {
+    if key_of(&file.build_id, &file.identity) != key {
         bail!("the file has been replaced since it was loaded");
     }
     Ok(file)
 }
 
+/// The key of the file that a process has loaded from `path`, which has no build-id.
+fn the_file_key(pid: u32, path: &Path) -> Option<Vec<u8>> {
+    let metadata = fs::metadata(inside(pid, path)).or_else(|_| fs::metadata(path)).ok()?;
+    metadata.is_file().then(|| key_of(&[], &SourceFile::identity_of(&metadata)))
+}
+
+/// What names the table of a file.
+fn key_of(build_id: &[u8], identity: &Source) -> Vec<u8> {
+    match build_id {
+        [] => table_file::file_key(identity).to_vec(),
+        build_id => build_id.to_vec(),
+    }
+}
+
 /// Compiles the table of `file` into `cache`.
 pub(crate) fn build(cache: &Cache, file: &SourceFile) -> Result<PathBuf> {
     let elf = file.elf();
-    let build_id = elf.build_id.context("it has no build-id, which would name the table")?;
+    let key = key_of(&file.build_id, &file.identity);
     let eh_frame = elf.eh_frame.context("no .eh_frame")?;
-    let mut table = compile::compile_for(elf.machine, eh_frame, 0, build_id)?;
+    let mut table = compile::compile_for(elf.machine, eh_frame, 0, &key)?;
     compile::set_source(&mut table, &file.identity);
-    cache.store(build_id, &table).with_context(|| format!("cannot write to {}", cache.directory().display()))
+    cache.store(&key, &table).with_context(|| format!("cannot write to {}", cache.directory().display()))
 }

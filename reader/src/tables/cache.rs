@@ -1,4 +1,4 @@
-//! The cache of table files: one table per build-id, for all programs of this user.
+//! The cache of table files: one table per build-id, or per file without one, for all programs of this user.
 //!
 //! Programs map these files, so nothing is used that other users could have written, files are only ever renamed and unlinked,
 //! never modified, and a damaged one counts as absent. `docs/table-file.md` has the rules.

@@ -73,7 +73,7 @@ fn print_report(path: &Path, report: &Report) -> Result<()> {
     print(&text)
 }
 
-/// Builds a table for each of `files` in `cache`. Files without unwind information or build-id are skipped, the reason is
+/// Builds a table for each of `files` in `cache`. Files without unwind information are skipped, the reason is
 /// printed, and the exit status is 1.
 pub(crate) fn build(files: &[PathBuf], cache: &Cache) -> Result<ExitCode> {
     let mut status = ExitCode::SUCCESS;

@@ -1,7 +1,7 @@
 //! Reads the unwind sections of an ELF file from disk into private copies. A file truncated meanwhile gives an error;
 //! through a mapping it would raise SIGBUS.
 
-use std::fs::OpenOptions;
+use std::fs::{Metadata, OpenOptions};
 use std::io::{BufReader, Read, Seek};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
@@ -83,15 +83,19 @@ impl SourceFile {
         if !metadata.is_file() {
             bail!("not a regular file");
         }
-        let identity = Source {
+        Self::read_from(BufReader::new(file), Self::identity_of(&metadata))
+    }
+
+    /// The identity of the file that `metadata` describes.
+    pub fn identity_of(metadata: &Metadata) -> Source {
+        Source {
             device: metadata.dev(),
             inode: metadata.ino(),
             size: metadata.len(),
             modified_ns: (metadata.mtime() as u64)
                 .wrapping_mul(1_000_000_000)
                 .wrapping_add(metadata.mtime_nsec() as u64),
-        };
-        Self::read_from(BufReader::new(file), identity)
+        }
     }
 
     /// Like [`SourceFile::read_any`], from an open reader.
