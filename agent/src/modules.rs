@@ -194,7 +194,7 @@ fn visit(stage: Stage, names: &Names, known: Vec<Arc<Object>>) -> Seen {
     let vdso = crate::auxiliary::vdso();
     let mut seen = Seen { changes: 0, known: Vec::new(), new: Vec::new() };
     let mut first = true;
-    let late = names.tables.as_deref().filter(|_| !known.is_empty()).and_then(sections::if_changed);
+    let looks_for_tables = !known.is_empty() && names.tables.as_deref().is_some_and(sections::have_changed);
     symbols::visit_objects(&mut |info: &ObjectInfo| {
         seen.changes = info.changes();
         // SAFETY: the loader's lock is held during the visit, so the object stays loaded.
@@ -229,7 +229,8 @@ fn visit(stage: Stage, names: &Names, known: Vec<Arc<Object>>) -> Seen {
             return true;
         };
         if let Some(object) = is_known(&image) {
-            seen.known.push(with_table(object, late).unwrap_or_else(|| object.clone()));
+            let late = if looks_for_tables { with_table(object) } else { None };
+            seen.known.push(late.unwrap_or_else(|| object.clone()));
             return true;
         }
         // SAFETY: the loader's lock keeps the object loaded during the visit.
@@ -320,13 +321,10 @@ fn object(
     }
 }
 
-/// `object` with a table, if it had none and there is one now.
-fn with_table(object: &Arc<Object>, tables: Option<&[u8]>) -> Option<Arc<Object>> {
-    if object.module.table.is_some() {
-        return None;
-    }
+/// `object` with the table of a file, if it had none and there is one now.
+fn with_table(object: &Arc<Object>) -> Option<Arc<Object>> {
     let mut module = object.module;
-    let sections = object.sections.late_table(&mut module, tables?)?;
+    let sections = object.sections.late_table(&mut module)?;
     Some(Arc::new(Object {
         path: object.path.clone(),
         build_id: object.build_id.clone(),

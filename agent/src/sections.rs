@@ -4,13 +4,14 @@
 use alloc::boxed::Box;
 use alloc::ffi::CString;
 use alloc::vec::Vec;
+use core::ffi::CStr;
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicI64, Ordering};
 
 use unwind::elf_file::ElfFile;
 use unwind::elf_image::{ElfImage, ProgramHeader};
 use unwind::go_table::GoTable;
-use unwind::{Module, Section, Table, debug_frame, go_frame, table_file};
+use unwind::{LateTable, Module, Section, Table, debug_frame, go_frame, table_file};
 
 use crate::kernel::{self, File};
 use handler::activity::Active;
@@ -23,8 +24,58 @@ const LARGEST_FILE: u64 = 4 << 30;
 pub(crate) struct SectionMemory {
     copies: Vec<Box<[u8]>>,
     table: Option<Mapping>,
-    /// What names the table: the object's build-id, or else the key of its file. Empty if there is neither.
+    late: Option<Box<Late>>,
+}
+
+/// A table file that does not exist yet.
+struct Late {
+    table: LateTable,
+    file: TableFile,
+}
+
+impl Drop for Late {
+    fn drop(&mut self) {
+        if let Some(table) = self.table.get() {
+            let bytes = table.as_bytes();
+            // SAFETY: the handler has mapped them for the table, which nobody uses any more.
+            unsafe { kernel::unmap(bytes.as_ptr().cast_mut(), bytes.len()) };
+        }
+    }
+}
+
+impl Late {
+    fn new(file: TableFile) -> Box<Late> {
+        // SAFETY: the file owns both, does not change, and is dropped after the table.
+        let table = unsafe {
+            LateTable::new(&*core::ptr::from_ref(file.path.as_c_str()), &*core::ptr::from_ref(&*file.key))
+        };
+        Box::new(Late { table, file })
+    }
+}
+
+/// The name of a table file.
+struct TableFile {
+    path: CString,
+    /// The object's build-id, or else the key of its file.
     key: Vec<u8>,
+}
+
+impl TableFile {
+    fn new(directory: &[u8], key: Vec<u8>) -> Option<TableFile> {
+        let mut buffer = [0; table_file::FILE_NAME_MAX];
+        let name = table_file::name(&key, &mut buffer)?;
+        let path = CString::new([directory, b"/", name.as_bytes()].concat()).ok()?;
+        Some(TableFile { path, key })
+    }
+
+    /// Maps it and gives `module` the table, if it is trusted and made for this key. The mapping must be kept next to the module.
+    fn use_for(&self, module: &mut Module<'static>) -> Option<Mapping> {
+        let mapping = Mapping::of_table(&self.path)?;
+        // SAFETY: the caller keeps the mapping.
+        let table = unsafe { extend_table(mapping.bytes()) };
+        module.table = Some(table.filter(|table| table.build_id() == self.key)?);
+        Some(mapping)
+    }
 }
 
 /// A read-only mapping of a whole file.
@@ -54,8 +105,8 @@ impl Mapping {
     }
 
     /// Maps a table file that only this user or root can have written.
-    fn of_table(path: &[u8]) -> Option<Mapping> {
-        let file = File::strict(&CString::new(path).ok()?).ok()?;
+    fn of_table(path: &CStr) -> Option<Mapping> {
+        let file = File::strict(path).ok()?;
         let status = file.status().ok()?;
         if !table_file::is_trusted(status.owner, status.mode, kernel::user_id()) {
             return None;
@@ -103,11 +154,14 @@ pub(crate) fn trusted_directory(directory: Vec<u8>) -> Option<Vec<u8>> {
 /// Modification time of the table directory when it was last checked.
 static TABLES_CHANGED: AtomicI64 = AtomicI64::new(0);
 
-/// `directory`, if tables may have been added since the last check.
-pub(crate) fn if_changed(directory: &[u8]) -> Option<&[u8]> {
-    let _active = Active::enter()?;
-    let status = File::strict(&CString::new(directory).ok()?).ok()?.status().ok()?;
-    (TABLES_CHANGED.swap(status.modified, Ordering::Relaxed) != status.modified).then_some(directory)
+/// Whether tables may have been added to `directory` since the last check.
+pub(crate) fn have_changed(directory: &[u8]) -> bool {
+    let changed = || {
+        let _active = Active::enter()?;
+        let status = File::strict(&CString::new(directory).ok()?).ok()?.status().ok()?;
+        Some(TABLES_CHANGED.swap(status.modified, Ordering::Relaxed) != status.modified)
+    };
+    changed().unwrap_or(false)
 }
 
 /// The key of the file of an object without a build-id. `None` if there is no such file, or if it has been replaced since it
@@ -136,8 +190,9 @@ pub(crate) fn keep(
     let may_open = active.is_some();
     if let (Some(directory), true) = (tables, may_open) {
         let key = image.build_id.map(<[u8]>::to_vec).or_else(|| file_key(headers, path));
-        kept.key = key.unwrap_or_default();
-        kept.use_table_file(module, directory);
+        if let Some(file) = key.and_then(|key| TableFile::new(directory, key)) {
+            kept.use_table(module, file);
+        }
     }
     if image.eh_frame_hdr.is_none() {
         if may_open {
@@ -150,12 +205,23 @@ pub(crate) fn keep(
 }
 
 impl SectionMemory {
-    /// Gives `module`, which refers to this memory, a table that did not exist when it was loaded.
-    pub(crate) fn late_table(&self, module: &mut Module<'static>, directory: &[u8]) -> Option<SectionMemory> {
+    /// Gives `module`, which refers to this memory, a table that did not exist when it was loaded, unless a handler has done so.
+    pub(crate) fn late_table(&self, module: &mut Module<'static>) -> Option<SectionMemory> {
+        let late = self.late.as_ref().filter(|late| late.table.get().is_none())?;
         let _active = Active::enter()?;
-        let mut kept = SectionMemory { key: self.key.clone(), ..Self::default() };
-        kept.use_table_file(module, directory);
-        module.table.is_some().then_some(kept)
+        let table = Some(late.file.use_for(module)?);
+        module.late = None;
+        Some(SectionMemory { table, ..SectionMemory::default() })
+    }
+
+    /// Uses the table in `file`, or lets handlers look for it later.
+    fn use_table(&mut self, module: &mut Module<'static>, file: TableFile) {
+        self.table = file.use_for(module);
+        if self.table.is_none() {
+            let late = self.late.insert(Late::new(file));
+            // SAFETY: it is kept next to the module.
+            module.late = Some(unsafe { &*core::ptr::from_ref(&late.table) });
+        }
     }
 
     fn copy(&mut self, bytes: &[u8]) -> &[u8] {
@@ -171,20 +237,6 @@ impl SectionMemory {
                 image.eh_frame_hdr.map(|section| extend(self.copy(section.bytes), section.address));
             module.eh_frame =
                 image.trimmed_eh_frame().map(|section| extend(self.copy(section.bytes), section.address));
-        }
-    }
-
-    /// Uses the table file that the key names, if it is trusted and made for this key.
-    fn use_table_file(&mut self, module: &mut Module<'static>, directory: &[u8]) {
-        let mut buffer = [0; table_file::FILE_NAME_MAX];
-        let Some(name) = table_file::name(&self.key, &mut buffer) else { return };
-        let path = [directory, b"/", name.as_bytes()].concat();
-        let Some(mapping) = Mapping::of_table(&path) else { return };
-        // SAFETY: the mapping is kept next to the module.
-        let table = unsafe { extend_table(mapping.bytes()) };
-        if let Some(table) = table.filter(|table| table.build_id() == self.key) {
-            module.table = Some(table);
-            self.table = Some(mapping);
         }
     }
 

@@ -183,6 +183,12 @@ impl ControlPage {
         self.thread.switching.fetch_add(1, Ordering::Relaxed);
     }
 
+    /// Number of times that the reader has told of new unwind tables.
+    #[must_use]
+    pub fn tables_told(&self) -> u64 {
+        self.request.tables.load(Ordering::Relaxed)
+    }
+
     /// All counters, each read once. Not a consistent snapshot while writers run.
     #[must_use]
     pub fn snapshot(&self) -> CountersSnapshot {

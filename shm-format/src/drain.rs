@@ -268,6 +268,11 @@ impl RegionReader {
         self.control().backed.recordings.fetch_add(1, Ordering::Relaxed);
     }
 
+    /// Tells the writer that there are new unwind tables: modules without one may have one now.
+    pub fn tell_tables(&self) {
+        self.control().request.tables.fetch_add(1, Ordering::Relaxed);
+    }
+
     fn drain_all(
         &mut self,
         pass: Pass,

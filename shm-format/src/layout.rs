@@ -393,6 +393,8 @@ pub(crate) struct RequestLine {
     pub(crate) answered: AtomicU64,
     /// Number of signals that arrived after their request had been answered or withdrawn.
     pub(crate) late: AtomicU64,
+    /// Number of times that the reader has told of new unwind tables.
+    pub(crate) tables: AtomicU64,
 }
 
 /// One request slot.
@@ -499,7 +501,8 @@ mod pinned {
         assert!(offset_of!(ControlPage, handler_time) == 1024);
         assert!(ANSWERS_LEN.is_multiple_of(PAGE));
         assert!(offset_of!(ControlPage, request) == 2304 && offset_of!(ControlPage, requests) == 2432);
-        assert!(size_of::<RequestLine>() == 128 && size_of::<RequestSlot>() == 16);
+        assert!(size_of::<RequestLine>() == 128 && offset_of!(RequestLine, tables) == 32);
+        assert!(size_of::<RequestSlot>() == 16);
         assert!(offset_of!(SampleLine, recorded) == 16 && offset_of!(SampleLine, truncated) == 32);
         assert!(size_of::<Tally>() == 16 && size_of::<CauseLine>() == 128);
     };

@@ -190,6 +190,54 @@ fn a_table_made_later_is_used_after_the_next_load() {
     }
 }
 
+#[test]
+fn a_table_made_later_is_used_where_nothing_else_tells_how_to_go_on() {
+    let scratch = Scratch::new();
+    // The same code, under the same build-id.
+    let library = |name: &str, unwind_tables: &str| {
+        let flags =
+            ["-shared", "-fPIC", "-nostdlib", "-g0", "-Wl,--build-id=0x5e1f0123456789abcdef", unwind_tables];
+        Target::c("bare").named(name, &flags).build()
+    };
+    let bare = library("bare/bare.so", "-fno-asynchronous-unwind-tables");
+    let described = library("bare/described.so", "-fasynchronous-unwind-tables");
+    let program = Target::c("late_adoption").with("dl", &["-ldl"]).build();
+    let (cache, file, child) = (scratch.join("cache"), scratch.join("profile"), Target::c("spin").build());
+    let case = Case::of(Scratch::new(), described);
+    let recorder = Recorder::at(997).env("SELFWIND_TABLES", &cache);
+    let mut command = recorder.command(&file, &program, &[&bare, &child]);
+    let mut running = command.stdin(Stdio::piped()).stdout(Stdio::null()).spawn().expect("selfwind runs");
+    let mut input = running.stdin.take().expect("a pipe");
+    let deadline = Instant::now() + Duration::from_secs(60);
+    let wait_for = |program: &Path| {
+        let mut buffer = [0; table_file::FILE_NAME_MAX];
+        let table = cache.join(table_file::name(&build_id(program), &mut buffer).expect("short"));
+        while !table.exists() {
+            assert!(Instant::now() < deadline, "no table of {} came", program.display());
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    };
+    wait_for(&program);
+    let name = case.path.file_name().expect("a name");
+    assert!(!cache.join(name).exists(), "the recorder cannot find the library");
+    // Of a table that says that every function is the outermost one, the stacks show whether it is used.
+    let forged = cache.join("forged");
+    fs::write(&forged, &case.forged).unwrap();
+    fs::set_permissions(&forged, Permissions::from_mode(0o600)).unwrap();
+    fs::rename(&forged, cache.join(name)).unwrap();
+    // The recorder makes another table and tells of it.
+    input.write_all(b"\n").unwrap();
+    wait_for(&child);
+    std::thread::sleep(Duration::from_secs(1));
+    input.write_all(b"\n").unwrap();
+    assert_eq!(running.wait().unwrap().code(), Some(41));
+    let folded = folded(&file);
+    let (early, late) = (folded.inclusive("early_caller"), folded.inclusive("late_caller"));
+    assert!(early >= 50, "{early} samples of early_caller");
+    assert!(late <= early / 5, "with the table {late} of some {early} stacks reach late_caller");
+    assert!(folded.total() >= 3 * early / 2, "{} samples, {early} of early_caller", folded.total());
+}
+
 fn build_id(program: &Path) -> Vec<u8> {
     let file = fs::read(program).unwrap();
     let object = object::File::parse(&*file).unwrap();

@@ -153,6 +153,7 @@ impl<'a> ElfImage<'a> {
             eh_frame_hdr: self.eh_frame_hdr,
             eh_frame: self.eh_frame,
             table: None,
+            late: None,
         }
     }
 

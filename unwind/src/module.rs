@@ -3,6 +3,7 @@
 use crate::arch::{Abi, Native};
 use crate::cfi::{self, Fde};
 use crate::end::End;
+use crate::late_table::LateTable;
 use crate::rule::{Kind, Rule};
 use crate::section::Section;
 use crate::table::Table;
@@ -24,6 +25,8 @@ pub struct Module<'a> {
     pub eh_frame: Option<Section<'a>>,
     /// The rows compiled from `eh_frame`.
     pub table: Option<Table<'a>>,
+    /// Where a better table may be made.
+    pub late: Option<&'a LateTable>,
 }
 
 impl<'a> Module<'a> {
@@ -37,15 +40,23 @@ impl<'a> Module<'a> {
         self.contains(address) && self.rule_at(address).is_ok_and(|rule| rule.kind() != Kind::Uncovered)
     }
 
+    /// The table in use.
+    #[inline]
+    pub(crate) fn table(&self) -> Option<&Table<'a>> {
+        match self.late.and_then(LateTable::get) {
+            Some(made) => Some(made),
+            None => self.table.as_ref(),
+        }
+    }
+
     /// False if the table shows that no function begins at `address`. Cheaper than a search for the FDE.
     pub(crate) fn may_begin(&self, address: u64) -> bool {
-        let table = self.table.as_ref();
-        table.is_none_or(|table| table.lookup(address.wrapping_sub(self.bias)) == Native::ENTRY)
+        self.table().is_none_or(|table| table.lookup(address.wrapping_sub(self.bias)) == Native::ENTRY)
     }
 
     /// The packed rule for `address`, from the table or decoded on demand; [`Rule::UNCOVERED`] if nothing covers it.
     pub(crate) fn rule_at(&self, address: u64) -> Result<Rule, End> {
-        match &self.table {
+        match self.table() {
             Some(table) => Ok(table.lookup(address.wrapping_sub(self.bias))),
             None => self.decode_rule(address),
         }

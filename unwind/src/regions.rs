@@ -49,6 +49,12 @@ pub trait Regions<'r> {
         let _ = address;
         None
     }
+
+    /// Whether `module`, none of whose rules covers an address, has got [another table](Module::late) now.
+    fn adopt(&mut self, module: &Module<'_>) -> bool {
+        let _ = module;
+        false
+    }
 }
 
 /// An implementation without any regions.

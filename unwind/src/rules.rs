@@ -5,6 +5,7 @@ use crate::end::End;
 use crate::memory::Memory;
 use crate::module::Module;
 use crate::modules::Modules;
+use crate::regions::Regions;
 use crate::rule::Rule;
 use crate::rule_cache::{FastRule, Key, RuleCache};
 
@@ -57,14 +58,14 @@ impl<'w> Rules<'w> {
             Some(module) if module.contains(lookup) => module,
             _ => {
                 let module = self.modules.find(lookup)?;
-                module.table.as_ref()?.prefetch();
+                module.table()?.prefetch();
                 last.insert(module)
             }
         };
         if !is_exact && may_be_made_up(module, address) {
             return None;
         }
-        FastRule::new(module.table.as_ref()?.lookup(lookup.wrapping_sub(module.bias)))
+        FastRule::new(module.table()?.lookup(lookup.wrapping_sub(module.bias)))
     }
 
     /// Inserts the rule for the call before return address `address` into the cache.
@@ -85,6 +86,16 @@ impl<'w> Rules<'w> {
         match self.cache.get(lookup, self.key) {
             Some(rule) => Ok(Some(rule)),
             None => self.find(lookup, is_exact, memory),
+        }
+    }
+
+    /// The rule for `lookup`, which no rule covered, after its module may have got another table.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn late<'r, R: Regions<'r>>(self, lookup: u64, regions: &mut R) -> Result<Rule, End> {
+        match self.modules.find(lookup) {
+            Some(module) if regions.adopt(module) => module.rule_at(lookup),
+            _ => Ok(Rule::UNCOVERED),
         }
     }
 

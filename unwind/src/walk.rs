@@ -276,6 +276,7 @@ impl<'m, M: Memory, R: Regions<'m>> Walker<'_, 'm, M, R> {
             self.at.exact = true;
             return Err(End::Root);
         };
+        let rule = if rule.kind() == Kind::Uncovered { self.rules.late(lookup, self.regions)? } else { rule };
         let caller = match rule.kind() {
             Kind::Root => {
                 self.has_root = true;

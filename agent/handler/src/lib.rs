@@ -14,6 +14,8 @@
 //!   timer_create, timer_settime, timer_delete, munmap;
 //! - a perf event that has interrupted a wait which the kernel will repeat: rt_sigpending, rt_sigaction (`interrupted_wait`);
 //! - a perf event that reports off-CPU time: openat, read, close (`delay`, which gives the reason);
+//! - code that no rule covers, in a module without a table file, after the recorder has told of new ones: openat, fstat,
+//!   geteuid, mmap, close, and munmap if the file is not what it should be (`adoption`);
 //! - once for each unregistered thread: gettid, getpid, prctl (its name), tgkill with signal 0 (to find ended threads),
 //!   timer_create, timer_settime, timer_gettime, timer_delete, clock_gettime, munmap;
 //! - the first tick after the end of a recording: timer_settime or setitimer, or munmap of the perf rings;
@@ -28,6 +30,7 @@
 #![cfg_attr(test, allow(clippy::disallowed_methods, clippy::disallowed_macros))]
 
 pub mod activity;
+mod adoption;
 mod arch;
 mod bounds;
 pub mod call;

@@ -262,6 +262,11 @@ impl Collector {
         Ok(())
     }
 
+    /// Tells the processes that so many unwind tables were made, unless they know.
+    pub(super) fn tell_tables(&mut self, made: u64) {
+        self.processes.values_mut().for_each(|process| process.tell_tables(made));
+    }
+
     /// Drains everything committed so far and passes it on. Returns the end events that the living processes would have if
     /// the recording ended now.
     pub(crate) fn drain_for_snapshot(&mut self, listener: &mut dyn Listener) -> io::Result<Vec<Event>> {

@@ -62,6 +62,7 @@ pub(crate) fn follow(
         collector.pass(listener)?;
         collector.report_blocking(&search, listener)?;
         listener.end_pass()?;
+        collector.tell_tables(listener.tables_made());
         if collector.has_ended() {
             return Ok(Reason::ProcessesEnded);
         }

@@ -22,6 +22,11 @@ pub(crate) trait Listener {
     /// Called at the end of each pass.
     fn end_pass(&mut self) -> io::Result<()>;
 
+    /// Number of unwind tables that were made because of what was received.
+    fn tables_made(&self) -> u64 {
+        0
+    }
+
     /// Flushes everything received so far: after this call, none of it is lost even if the recorder is killed.
     fn flush(&mut self) -> io::Result<()> {
         self.end_pass()

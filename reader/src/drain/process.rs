@@ -101,6 +101,8 @@ pub(crate) struct Process {
     has_begun: bool,
     /// `fired` when the counters were last reported.
     reported_fired: Option<u64>,
+    /// Number of unwind tables that it has been told of.
+    told_tables: u64,
 }
 
 impl Process {
@@ -141,6 +143,7 @@ impl Process {
             threads: BTreeMap::new(),
             has_begun: false,
             reported_fired: None,
+            told_tables: 0,
             attached,
         }
     }
@@ -261,6 +264,13 @@ impl Process {
             positions.iter().partition(|(chunk, _)| self.stitcher.has_pending_in(*chunk));
         self.withheld.extend(waiting.iter().map(|(chunk, _)| chunk));
         self.attached.acknowledge(&safe);
+    }
+
+    /// Tells it that so many unwind tables were made, unless it knows.
+    pub(crate) fn tell_tables(&mut self, made: u64) {
+        if std::mem::replace(&mut self.told_tables, made) != made {
+            self.attached.tell_tables();
+        }
     }
 
     /// Drains everything new. Samples go to `context`, everything else to `events`. Returns the end event once the process

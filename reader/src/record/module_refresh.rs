@@ -92,6 +92,10 @@ impl Listener for ModuleRefresh<'_> {
         self.inner.end_pass()
     }
 
+    fn tables_made(&self) -> u64 {
+        self.inner.tables_made()
+    }
+
     fn snapshot(&mut self, ends: Vec<Event>) -> io::Result<()> {
         self.inner.snapshot(ends)
     }

@@ -197,6 +197,10 @@ impl Listener for Recording {
         self.store(SampleRef { shared, ..sample_ref })
     }
 
+    fn tables_made(&self) -> u64 {
+        self.tables.as_ref().map_or(0, Builder::made)
+    }
+
     fn end_pass(&mut self) -> io::Result<()> {
         let seen: Vec<Event> = self.wall.iter().flat_map(Wall::take).collect();
         seen.into_iter().try_for_each(|event| self.event(event))?;

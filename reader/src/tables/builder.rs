@@ -1,11 +1,14 @@
 //! Builds missing unwind tables in the background of a recording, without delaying it.
 //!
 //! A low-priority thread builds tables for the modules that are reported. A program that starts before its tables exist decodes
-//! `.eh_frame` on demand; the next one finds the tables. What cannot be decoded on demand is compiled before the start.
+//! `.eh_frame` on demand; the next one finds the tables, and a running one is told to look for those that it lacks. What cannot be decoded on
+//! demand is compiled before the start.
 
 use std::collections::{HashMap, HashSet};
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread;
 use std::time::Duration;
@@ -38,6 +41,7 @@ pub(crate) struct Builder {
     /// Process ids by the profile's numbers.
     pids: HashMap<u32, u32>,
     asked: HashSet<Vec<u8>>,
+    made: Arc<AtomicU64>,
 }
 
 /// The thread and its queue.
@@ -56,6 +60,7 @@ impl Builder {
             thread: None,
             pids: HashMap::new(),
             asked: HashSet::new(),
+            made: Arc::default(),
         })
     }
 
@@ -92,12 +97,17 @@ impl Builder {
         }
         let wanted = WantedTable { pid, path, key };
         if self.thread.is_none() {
-            self.thread = Thread::start(self.cache.clone(), self.notices);
+            self.thread = Thread::start(self.cache.clone(), self.made.clone(), self.notices);
         }
         if let Some(thread) = &self.thread {
             // If the thread has ended, it has reported why.
             let _ = thread.queue.send(wanted);
         }
+    }
+
+    /// Number of tables that have been made since their programs looked for them.
+    pub(crate) fn made(&self) -> u64 {
+        self.made.load(Ordering::Relaxed)
     }
 
     /// Waits until the queue is empty, at most for `timeout`.
@@ -111,24 +121,29 @@ impl Builder {
 
 impl Thread {
     /// `None` if no thread can be started.
-    fn start(cache: Cache, notices: Notices) -> Option<Self> {
+    fn start(cache: Cache, made: Arc<AtomicU64>, notices: Notices) -> Option<Self> {
         let (queue, wanted) = channel();
         let (alive, done) = channel::<()>();
         let work = move || {
             let _alive = alive;
             let _ = rustix::process::setpriority_process(None, NICENESS);
-            work_off(&cache, &wanted, notices);
+            work_off(&cache, &wanted, &made, notices);
         };
         thread::Builder::new().name("tables".into()).spawn(work).ok()?;
         Some(Self { queue, done })
     }
 }
 
-fn work_off(cache: &Cache, wanted: &Receiver<WantedTable>, notices: Notices) {
+fn work_off(cache: &Cache, wanted: &Receiver<WantedTable>, made: &AtomicU64, notices: Notices) {
     let mut built = 0;
     for wanted in wanted {
         let path = wanted.path.display();
-        match provide(cache, &wanted) {
+        let provided = provide(cache, &wanted);
+        if provided.is_ok() {
+            // Even if it was there already: another recorder may have made it after the program had looked for it.
+            made.fetch_add(1, Ordering::Relaxed);
+        }
+        match provided {
             Ok(None) => {}
             Ok(Some(table)) => {
                 built += 1;

@@ -260,6 +260,11 @@ impl Attached {
         self.read(|reader| reader.begin_recording());
     }
 
+    /// Tells the process that there are new unwind tables.
+    pub(crate) fn tell_tables(&self) {
+        self.read(|reader| reader.tell_tables());
+    }
+
     /// Closes the chunks of a thread that is gone.
     pub(crate) fn retire(&mut self, tid: u32, thread_seq: u32) {
         self.take(|reader| reader.retire(tid, thread_seq));

@@ -121,6 +121,7 @@ impl Contents {
             eh_frame_hdr: elf.eh_frame_hdr.map(at),
             eh_frame: elf.eh_frame.map(at),
             table,
+            late: None,
         }
     }
 

@@ -14,6 +14,7 @@ use core::ffi::{c_int, c_void};
 use shm_format::record::{self, DurableRecord};
 use unwind::{Interpreted, Module, RegionStep, Tracked};
 
+use crate::adoption;
 use crate::clock;
 use crate::generated::{self, Run};
 use crate::interpreter::functions::{self, Key};
@@ -119,6 +120,7 @@ impl Scratch {
 
 /// The regions of one walk, and the generated code that has rules.
 pub(crate) struct Regions<'r> {
+    recording: &'r Recording,
     list: &'r [Region],
     generated: &'r [Run],
     scratch: *mut Scratch,
@@ -133,26 +135,26 @@ impl<'r> Regions<'r> {
     pub(crate) fn new(
         list: &'r [Region],
         generated: &'r [Run],
-        recording: &Recording,
+        recording: &'r Recording,
         scratch: *mut Scratch,
         stacks: [Bounds; 2],
         may_probe: bool,
     ) -> Self {
-        let mut regions = Self { list, generated, scratch, stack: Bounds::NONE };
+        let mut regions = Self { recording, list, generated, scratch, stack: Bounds::NONE };
         if !list.is_empty() {
-            regions.begin(recording, stacks, may_probe);
+            regions.begin(stacks, may_probe);
         }
         regions
     }
 
     #[cold]
     #[inline(never)]
-    fn begin(&mut self, recording: &Recording, stacks: [Bounds; 2], may_probe: bool) {
+    fn begin(&mut self, stacks: [Bounds; 2], may_probe: bool) {
         let here = &raw const *self as u64;
         self.stack = stacks.into_iter().find(|bounds| bounds.hold(here)).unwrap_or(Bounds::NONE);
         // SAFETY: the thread's own, inside its nesting guard.
         let scratch = unsafe { &mut *self.scratch };
-        scratch.recording = recording;
+        scratch.recording = self.recording;
         scratch.states = [([0; LANGUAGE], [0; 4]); STATES];
         (scratch.reads, scratch.calls) = (READS, CALLS);
         scratch.probes = if may_probe { PROBES } else { 0 };
@@ -203,6 +205,10 @@ impl<'r> unwind::Regions<'r> for Regions<'r> {
     #[inline]
     fn generated(&self, address: u64) -> Option<&'r Module<'r>> {
         generated::find(self.generated, address)
+    }
+
+    fn adopt(&mut self, module: &Module<'_>) -> bool {
+        adoption::adopt(self.recording, module)
     }
 }
 
