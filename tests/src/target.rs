@@ -115,6 +115,18 @@ impl Target {
         self
     }
 
+    /// `targets/bare.c` without call frame information, and with it: the same code under the same build-id.
+    pub fn bare_and_described() -> [PathBuf; 2] {
+        let id = "-Wl,--build-id=0x5e1f0123456789abcdef";
+        let built = |name, tables| {
+            Self::c("bare").named(name, &["-shared", "-fPIC", "-nostdlib", "-g0", id, tables]).build()
+        };
+        [
+            built("bare/bare.so", "-fno-asynchronous-unwind-tables"),
+            built("bare/described.so", "-fasynchronous-unwind-tables"),
+        ]
+    }
+
     /// Builds it unless it is there and newer than its sources; returns its path. A failure fails the test.
     pub fn build(&self) -> PathBuf {
         let output = directory().join(&self.output);

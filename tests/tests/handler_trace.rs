@@ -3,9 +3,15 @@
 //! small.
 
 use std::ffi::OsStr;
+use std::fs::DirBuilder;
+use std::os::unix::fs::DirBuilderExt;
 use std::path::Path;
+use std::process::Command;
 
+use selfwind_tests::binary::selfwind;
 use selfwind_tests::handler_trace::{self, HandlerTrace};
+use selfwind_tests::outcome::run;
+use selfwind_tests::scratch::Scratch;
 use selfwind_tests::skip::skip;
 use selfwind_tests::target::Target;
 
@@ -78,6 +84,28 @@ fn assert_only(found: &HandlerTrace, runs: u64, allowed: &[i64]) {
 
 fn assert_shallow(found: &HandlerTrace, most: u64) {
     assert!(found.stack <= most, "{} bytes of stack", found.stack);
+}
+
+/// What a look for a table takes; it maps the table like a thread's first memory.
+const LOOK: [i64; 4] = [libc::SYS_openat, libc::SYS_fstat, libc::SYS_geteuid, libc::SYS_close];
+
+#[test]
+fn where_a_table_is_adopted() {
+    let scratch = Scratch::new();
+    let [bare, described] = Target::bare_and_described();
+    let (made, cache) = (scratch.join("made"), scratch.join("cache"));
+    DirBuilder::new().mode(0o700).create(&cache).unwrap();
+    let built = run(Command::new(selfwind()).args(["tables", "build", "-o"]).args([&made, &described]));
+    let (_, table) = built.stdout.trim().split_once(" -> ").expect("`FILE -> TABLE`");
+    let place = cache.join(Path::new(table).file_name().expect("a name"));
+    let arguments = [bare.as_os_str(), OsStr::new(table), place.as_os_str()];
+    let tables = cache.to_str().expect("UTF-8");
+    let program = Target::c("adopts").with("dl", &["-ldl"]).build();
+    let settings = [("SELFWIND_FREQ", "499"), ("SELFWIND_EVENT", "cpu"), ("SELFWIND_TABLES", tables)];
+    let found = handler_trace::watch(&program, &arguments, &settings, 1, 60).expect("ptrace");
+    println!("{} runs, {} bytes of stack, calls {:?}", found.runs, found.stack, found.calls);
+    assert_clean(&found, 40, &[&PROBES[..], &LOOK].concat());
+    assert!(LOOK.iter().all(|call| found.calls.get(call) == Some(&1)), "{:?}", found.calls);
 }
 
 #[test]

@@ -193,14 +193,7 @@ fn a_table_made_later_is_used_after_the_next_load() {
 #[test]
 fn a_table_made_later_is_used_where_nothing_else_tells_how_to_go_on() {
     let scratch = Scratch::new();
-    // The same code, under the same build-id.
-    let library = |name: &str, unwind_tables: &str| {
-        let flags =
-            ["-shared", "-fPIC", "-nostdlib", "-g0", "-Wl,--build-id=0x5e1f0123456789abcdef", unwind_tables];
-        Target::c("bare").named(name, &flags).build()
-    };
-    let bare = library("bare/bare.so", "-fno-asynchronous-unwind-tables");
-    let described = library("bare/described.so", "-fasynchronous-unwind-tables");
+    let [bare, described] = Target::bare_and_described();
     let program = Target::c("late_adoption").with("dl", &["-ldl"]).build();
     let (cache, file, child) = (scratch.join("cache"), scratch.join("profile"), Target::c("spin").build());
     let case = Case::of(Scratch::new(), described);
