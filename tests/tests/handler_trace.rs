@@ -101,10 +101,11 @@ fn where_a_table_is_adopted() {
     let arguments = [bare.as_os_str(), OsStr::new(table), place.as_os_str()];
     let tables = cache.to_str().expect("UTF-8");
     let program = Target::c("adopts").with("dl", &["-ldl"]).build();
-    let settings = [("SELFWIND_FREQ", "499"), ("SELFWIND_EVENT", "cpu"), ("SELFWIND_TABLES", tables)];
+    // Rarely, so that the program gets on between two runs that are single-stepped.
+    let settings = [("SELFWIND_FREQ", "8"), ("SELFWIND_EVENT", "cpu"), ("SELFWIND_TABLES", tables)];
     let found = handler_trace::watch(&program, &arguments, &settings, 1, 60).expect("ptrace");
     println!("{} runs, {} bytes of stack, calls {:?}", found.runs, found.stack, found.calls);
-    assert_clean(&found, 40, &[&PROBES[..], &LOOK].concat());
+    assert_clean(&found, 10, &[&PROBES[..], &LOOK].concat());
     assert!(LOOK.iter().all(|call| found.calls.get(call) == Some(&1)), "{:?}", found.calls);
 }
 
