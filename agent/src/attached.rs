@@ -26,7 +26,7 @@ use crate::module_news::ModuleNews;
 use crate::modules::{self, Stage};
 use crate::session::{Directory, Failure, Myself};
 use crate::threads::Present;
-use crate::{allocations, auxiliary, handed, kernel, link_map, signals, sources, threads};
+use crate::{allocations, auxiliary, handed, kernel, link_map, replaced, signals, sources, threads};
 
 // The entry point of the library's file. Hidden, so that the program cannot bind to it.
 global_asm!(
@@ -55,10 +55,13 @@ unsafe extern "C" fn enter(call: *mut Call, apart: u64) -> u64 {
             stop();
             Ok(())
         }
-        (Call::VERSION, Some(Command::Redirect)) => match allocations::redirect() {
-            true => Ok(()),
-            false => Err(b"no library of the process has an allocator, or its loader is busy".to_vec()),
-        },
+        (Call::VERSION, Some(Command::Redirect)) => {
+            replaced::release();
+            match allocations::redirect() {
+                true => Ok(()),
+                false => Err(b"no library of the process has an allocator, or its loader is busy".to_vec()),
+            }
+        }
         _ => Err(b"the process holds an agent of another version".to_vec()),
     };
     kernel::set_process_directory(None);
@@ -114,7 +117,7 @@ fn tell_control(call: &Call) {
 
 /// Resumes sampling; if it never stopped, registers what has been loaded and started since.
 fn resume(
-    recording: &Recording,
+    recording: &'static Recording,
     agent: &'static Agent,
     config: Config,
     present: Present,
@@ -147,9 +150,9 @@ fn resume(
     restart(recording, agent, present)
 }
 
-/// Begins a new region, because samples now have another weight or content. The previous region stays mapped with its
-/// slots: a thread may be writing into it.
-fn restart(before: &Recording, agent: &'static Agent, present: Present) -> Result<(), Failure> {
+/// Begins a new region, because samples now have another weight or content. The previous one is left with its slots: a
+/// thread may be writing into it.
+fn restart(before: &'static Recording, agent: &'static Agent, present: Present) -> Result<(), Failure> {
     let Some(last) = agent::myself() else { return Err(Failure::Proc) };
     let myself: &'static Myself =
         Box::leak(Box::new(Myself::read(Some(last.boot_id()))?.named(&agent.config)));
@@ -160,6 +163,7 @@ fn restart(before: &Recording, agent: &'static Agent, present: Present) -> Resul
     slot::taken().for_each(Slot::leave_region);
     modules::tell_all(&mut ModuleNews(recording));
     crate::process::begin(agent, recording, |recording| threads::register_existing(recording, present));
+    replaced::note(before);
     Ok(())
 }
 
@@ -177,6 +181,7 @@ fn stop() {
         journal::tell_setting(recording, Call::SETTING, b"");
         recording.ring();
     }
+    replaced::release();
 }
 
 // The loader calls an empty function before and after it changes its list of objects, holding its lock. That function

@@ -69,6 +69,7 @@ impl File {
         Self::open_at(path, libc::O_RDONLY | libc::O_CLOEXEC | libc::O_NOCTTY, 0)
     }
 
+    #[inline(never)]
     fn open_at(path: &CStr, flags: i32, mode: u32) -> Result<File, Errno> {
         let (directory, path) = place(path);
         let arguments = [directory, path as usize, flags as usize, mode as usize, 0, 0];
@@ -212,13 +213,18 @@ fn place(path: &CStr) -> (usize, *const c_char) {
     }
 }
 
-/// Makes a private, zeroed mapping.
-pub(crate) fn map_private(bytes: usize) -> Option<NonNull<u8>> {
-    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
-    let arguments = [0, bytes, (libc::PROT_READ | libc::PROT_WRITE) as usize, flags as usize, usize::MAX, 0];
+/// Makes a zeroed mapping.
+#[inline(never)]
+fn map_zeros(bytes: usize, protection: i32, flags: i32) -> Option<NonNull<u8>> {
+    let arguments = [0, bytes, protection as usize, (flags | libc::MAP_ANONYMOUS) as usize, usize::MAX, 0];
     // SAFETY: a new mapping at an address the kernel chooses overlaps nothing.
     let address = unsafe { call(libc::SYS_mmap, arguments) }.ok()?;
     NonNull::new(address as *mut u8)
+}
+
+/// Makes a private, zeroed mapping.
+pub(crate) fn map_private(bytes: usize) -> Option<NonNull<u8>> {
+    map_zeros(bytes, libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE)
 }
 
 /// Maps the part of a shared file that is mapped at `base` again elsewhere, `bytes` in all, including what follows it
@@ -235,11 +241,7 @@ pub(crate) unsafe fn map_on(base: *mut u8, bytes: usize) -> Result<NonNull<u8>, 
 
 /// Makes a private, zeroed mapping for which no memory is reserved before it is touched.
 pub(crate) fn map_sparse(bytes: usize) -> Option<NonNull<u8>> {
-    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
-    let arguments = [0, bytes, (libc::PROT_READ | libc::PROT_WRITE) as usize, flags as usize, usize::MAX, 0];
-    // SAFETY: a new mapping at an address the kernel chooses overlaps nothing.
-    let address = unsafe { call(libc::SYS_mmap, arguments) }.ok()?;
-    NonNull::new(address as *mut u8)
+    map_zeros(bytes, libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_NORESERVE)
 }
 
 /// Lets the kernel copy this process's memory from `address` to `bytes`; false if it is not readable.
@@ -288,15 +290,37 @@ pub(crate) fn sleep(nanoseconds: u32) {
 ///
 /// # Safety
 /// The mapping must belong to the caller, and nothing may use it any more.
+#[inline(never)]
 pub(crate) unsafe fn unmap(base: *mut u8, bytes: usize) {
     // SAFETY: the caller fulfils this function's contract.
     let _ = unsafe { call(libc::SYS_munmap, [base as usize, bytes, 0, 0, 0, 0]) };
+}
+
+/// Puts zeros in place of a mapping, which take memory only where they are written to. For others who access it this is one
+/// step. If the kernel has no memory for that, the mapping stays.
+///
+/// # Safety
+/// The mapping must belong to the caller, and nobody may need its contents any more.
+#[inline(never)]
+pub(crate) unsafe fn replace_by_zeros(base: *mut u8, bytes: usize) {
+    // First without access: of a program that locks its memory, this would take memory at once.
+    let zeros = map_zeros(bytes, libc::PROT_NONE, libc::MAP_SHARED | libc::MAP_NORESERVE);
+    let Some(zeros) = zeros.map(NonNull::as_ptr) else { return };
+    let mode = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
+    // SAFETY: a new mapping that nobody else uses yet takes the place of one of the caller's.
+    unsafe {
+        let _ = advise(zeros, bytes, libc::MADV_DONTDUMP);
+        if make_accessible(zeros, bytes).is_ok() {
+            let _ = call(libc::SYS_mremap, [zeros as usize, bytes, bytes, mode as usize, base as usize, 0]);
+        }
+    }
 }
 
 /// Gives the kernel `advice` about a mapping.
 ///
 /// # Safety
 /// The range must belong to the caller, and the advice must not discard what others still use.
+#[inline(never)]
 pub(crate) unsafe fn advise(base: *mut u8, bytes: usize, advice: i32) -> Result<(), Errno> {
     // SAFETY: the caller fulfils this function's contract.
     unsafe { call(libc::SYS_madvise, [base as usize, bytes, advice as usize, 0, 0, 0]) }.map(drop)
@@ -326,6 +350,7 @@ pub(crate) unsafe fn make_read_only(base: *mut u8, bytes: usize) -> Result<(), E
 ///
 /// # Safety
 /// The range must belong to the caller.
+#[inline(never)]
 pub(crate) unsafe fn make_accessible(base: *mut u8, bytes: usize) -> Result<(), Errno> {
     let protection = (libc::PROT_READ | libc::PROT_WRITE) as usize;
     // SAFETY: the caller fulfils this function's contract.

@@ -62,6 +62,7 @@ mod preserved_registers;
 mod process;
 mod python;
 mod regions;
+mod replaced;
 mod room;
 mod sampling_signal;
 mod second_mappings;

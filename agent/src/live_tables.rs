@@ -108,7 +108,7 @@ pub(crate) fn grow_blocks(blocks: &LiveBlocks) {
     // Without permission the second part is given up, and the first filled.
     let active = Active::enter();
     let (start, bytes) = blocks.second_part();
-    let part = blocks.address().wrapping_add(start);
+    let part = blocks.memory().0.as_ptr().wrapping_add(start);
     // SAFETY: inside the table's mapping.
     let is_backed = active.is_some() && unsafe { kernel::populate(part, bytes) }.is_ok();
     blocks.set_second(is_backed);

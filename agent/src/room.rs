@@ -69,11 +69,12 @@ fn map_more(region: &Region) -> Option<()> {
     let (first, count) = region.next_chunks()?;
     let chunk = region.geometry().chunk_size as usize;
     let last = region.chunk_address(first.checked_sub(1)?)?;
-    // SAFETY: the last page of the last chunk belongs to the region; the new mapping continues the file from there and
-    // is never unmapped.
+    // SAFETY: the last page of the last chunk belongs to the region; the new mapping continues the file from there, and
+    // all but its first page stays mapped.
     unsafe {
         let page = last.add(chunk - PAGE).as_ptr();
         let mapped = kernel::map_on(page, PAGE + count as usize * chunk).ok()?;
+        kernel::unmap(mapped.as_ptr(), PAGE);
         region.add_chunks(mapped.add(PAGE));
     }
     Some(())

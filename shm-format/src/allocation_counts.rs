@@ -48,6 +48,12 @@ impl AllocationCounts {
         Self { table, taken: AtomicU64::new(0) }
     }
 
+    /// Where the table is, and its size in bytes.
+    #[must_use]
+    pub fn memory(&self) -> (NonNull<u8>, usize) {
+        self.table.memory()
+    }
+
     /// Counts an allocation in the entry at `index`, if that is an entry of `alike`.
     ///
     /// Only the thread to which the stack belongs may call this.

@@ -52,6 +52,11 @@ impl ChunkSpace {
         self.mapped.load(Ordering::Acquire) as usize
     }
 
+    /// Where the chunks end that were mapped from the start.
+    pub(crate) fn end_of_first(&self) -> usize {
+        self.base.addr().get() + self.first * self.chunk_size
+    }
+
     /// Address of a chunk, if it is mapped.
     #[inline]
     pub(crate) fn chunk(&self, index: usize) -> Option<NonNull<u8>> {
@@ -62,16 +67,33 @@ impl ChunkSpace {
         self.later_chunk(index)
     }
 
-    #[cold]
     fn later_chunk(&self, index: usize) -> Option<NonNull<u8>> {
+        self.rest_of_piece(index).map(|(chunk, _)| chunk)
+    }
+
+    /// A chunk behind the first ones, if it is mapped, and the number of chunks from there to the end of its piece.
+    #[cold]
+    #[inline(never)]
+    fn rest_of_piece(&self, index: usize) -> Option<(NonNull<u8>, usize)> {
         if index >= self.mapped() {
             return None;
         }
         let piece = self.piece_of(index)?;
+        let before = index - piece.start;
         // Acquire: pairs with the release in `add`, like that of `mapped` above.
         let base = NonNull::new(self.pieces.get(piece.number)?.load(Ordering::Acquire))?;
         // SAFETY: the piece begins with chunk `start`, and all chunks below `mapped` are in pieces that were added.
-        Some(unsafe { base.add((index - piece.start) * self.chunk_size) })
+        let chunk = unsafe { base.add(before * self.chunk_size) };
+        Some((chunk, piece.length.min(self.capacity - piece.start) - before))
+    }
+
+    /// Visits the pieces: their addresses and sizes in bytes.
+    pub(crate) fn visit_pieces(&self, mut visit: impl FnMut(NonNull<u8>, usize)) {
+        let mut start = self.first;
+        while let Some((chunk, count)) = self.rest_of_piece(start) {
+            visit(chunk, count * self.chunk_size);
+            start += count;
+        }
     }
 
     /// The piece that contains a chunk behind the first ones.
@@ -132,6 +154,10 @@ mod tests {
                 expected.extend((0..length).map(|chunk| (*base, chunk)));
             }
             assert_eq!((space.mapped(), space.next_piece(), space.chunk(capacity)), (capacity, None, None));
+            let mut pieces = std::vec::Vec::new();
+            space.visit_pieces(|base, bytes| pieces.push((base, bytes)));
+            let added = bases[1..].iter().zip(lengths).map(|(base, length)| (*base, length * SIZE));
+            assert_eq!(pieces, added.collect::<std::vec::Vec<_>>());
             for (index, (base, chunk)) in expected.into_iter().enumerate() {
                 let found = space.chunk(index).map(|found| found.as_ptr().addr());
                 assert_eq!(found, Some(base.as_ptr().addr() + chunk * SIZE), "{index} of {first}");

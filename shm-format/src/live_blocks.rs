@@ -164,10 +164,10 @@ impl LiveBlocks {
         self.second.load(Ordering::Relaxed) == Self::NONE && self.table.capacity() > self.first
     }
 
-    /// Where the table begins.
+    /// Where the table is, and its size in bytes.
     #[must_use]
-    pub fn address(&self) -> *mut u8 {
-        self.table.address()
+    pub fn memory(&self) -> (NonNull<u8>, usize) {
+        self.table.memory()
     }
 
     /// The memory of the second part in the table: offset and length in bytes, whole pages.

@@ -105,8 +105,9 @@ impl<E> LiveTable<E> {
         unsafe { self.base.cast::<Head>().as_ref() }
     }
 
-    pub(crate) fn address(&self) -> *mut u8 {
-        self.base.as_ptr()
+    /// Where it is, and its size in bytes.
+    pub(crate) fn memory(&self) -> (NonNull<u8>, usize) {
+        (self.base, Self::len_for(self.capacity))
     }
 
     pub(crate) fn capacity(&self) -> usize {

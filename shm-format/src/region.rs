@@ -181,6 +181,16 @@ impl Region {
         unsafe { self.chunks.add(base) };
     }
 
+    /// Visits what is mapped of the region, by addresses and bytes: up to the end of the first chunks, the answers, and
+    /// whatever chunks were [added](Self::add_chunks).
+    pub fn visit_parts(&self, mut visit: impl FnMut(NonNull<u8>, usize)) {
+        visit(self.base, self.chunks.end_of_first() - self.base.addr().get());
+        if let Some(answers) = self.answers {
+            visit(answers, ANSWERS_LEN);
+        }
+        self.chunks.visit_pieces(visit);
+    }
+
     /// Allows the reader to give memory to mapped chunks.
     pub fn invite_offers(&self) {
         self.control().backed.mapped.store(self.chunks.mapped() as u64, Ordering::Release);

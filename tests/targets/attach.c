@@ -1,5 +1,5 @@
 /* Hazard: an agent is injected at an arbitrary moment. Each mode is busy with one kind of work for ARGV[2] milliseconds,
-   checks its results, and reports at the end: a lock taken twice hangs it; a changed register, signal mask or piece of
+   or until SIGUSR2, checks its results, and reports at the end: a lock taken twice hangs it; a changed register, signal mask or piece of
    heap is noticed, and so is a system call that ends early. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -21,7 +21,7 @@
 #include <unistd.h>
 
 extern char **environ;
-static double deadline;
+static volatile double deadline;
 
 static double now(void) {
   struct timespec t;
@@ -30,6 +30,7 @@ static double now(void) {
 }
 
 static int more(void) { return now() < deadline; }
+static void stop(int signal) { (void)signal, deadline = 0; }
 
 static void check(int good, const char *what) {
   if (good) return;
@@ -186,6 +187,7 @@ int main(int argc, char **argv) {
   printf("ready\n");
   fflush(stdout);
   deadline = now() + atoi(argv[2]) / 1000.0;
+  signal(SIGUSR2, stop);
   if (!strcmp(mode, "heap")) with_threads(heap_work, 3);
   if (!strcmp(mode, "loader")) with_threads(loader_work, 2);
   if (!strcmp(mode, "fork")) fork_work();

@@ -1,5 +1,6 @@
 //! Heap profiles of processes that were started without the agent: what they allocate from the attach on.
 
+use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
 use std::process::{Child, ChildStderr, Stdio};
@@ -98,6 +99,60 @@ fn what_is_allocated_from_the_attach_on_is_counted() {
     }
 }
 
+/// The regions of a process: how many files it has mapped, and the kilobytes that it has touched of them and of what was put in
+/// their place.
+fn regions(pid: &str) -> (usize, u64) {
+    let smaps = std::fs::read_to_string(format!("/proc/{pid}/smaps")).expect("it runs");
+    let (mut files, mut touched, mut is_region) = (BTreeSet::new(), 0, false);
+    for line in smaps.lines() {
+        let mut words = line.split_whitespace();
+        match words.next() {
+            Some("Rss:") if is_region => {
+                touched += words.next().map_or(0, |kb| kb.parse().expect("a number"))
+            }
+            Some(key) if !key.ends_with(':') => {
+                let inode = words.nth(3).expect("a mapping");
+                is_region = line.contains(".region") || line.contains("/dev/zero");
+                files.extend(line.contains(".region").then_some(inode));
+            }
+            _ => {}
+        }
+    }
+    (files.len(), touched)
+}
+
+/// Each has a region of its own, with tables of some megabytes.
+#[test]
+fn many_recordings_leave_no_more_than_one() {
+    let program = Target::c("heap_attached").with("pthread", &["-pthread"]).build();
+    let attacher = Attacher::new();
+    let mut guest = Conversation::start(&program, &[]);
+    let pid = guest.child.id().to_string();
+    let file = attacher.scratch.join("heap.data");
+    let mut most = 0;
+    for round in 0..12 {
+        let source = if round % 4 < 2 { "alloc:all" } else { "cpu,alloc:64K" };
+        let mut recording = Recording::start(&attacher, source, guest.child.id(), &file);
+        assert_eq!(guest.ask(), 1);
+        if round % 3 == 2 {
+            recording.child.kill().expect("our child");
+            recording.child.wait().expect("our child");
+        } else {
+            let said = recording.end();
+            assert_eq!(guest.ask(), 0, "{said}");
+            assert!(folded(&file, "alloc_objects").inclusive("site_kept") > 0, "{said}");
+        }
+        let (files, touched) = regions(&pid);
+        assert_eq!(files, 1, "round {round}: {touched} KB");
+        // Two of each source; which pages of their tables are touched is up to the addresses of the blocks.
+        if round < 4 {
+            most = most.max(touched + 512);
+        }
+        assert!(touched <= most, "round {round}: {touched} KB, once {most}");
+    }
+    assert_eq!(guest.end(), "done\n");
+}
+
 /// Records one round of a program with these arguments, some 850 KB.
 fn assert_few_are_there(arguments: &[&str]) {
     let program = Target::c("heap_attached").with("pthread", &["-pthread"]).build();
@@ -193,6 +248,30 @@ fn a_busy_program_stays_whole_while_its_allocations_are_redirected() {
             assert_eq!((status, words.as_str()), (Some(0), "ok\n"), "{what}");
         }
     }
+}
+
+/// The memory of one recording's region is given back when the next begins, whatever its threads are doing.
+#[test]
+fn a_busy_program_stays_whole_in_many_recordings() {
+    let rounds = if std::env::var_os("SELFWIND_LONG").is_some() { 300 } else { 30 };
+    let program = Target::c("attach").with("lm", &["-lm"]).build();
+    let attacher = Attacher::new();
+    let guest = Guest::start(&program, &["heap", "1000000"]);
+    let file = attacher.scratch.join("heap.data");
+    let path = file.to_str().expect("UTF-8");
+    for round in 0..rounds {
+        let source = ["alloc:all", "cpu,alloc:64K", "alloc:16"][round % 3];
+        let arguments = ["record", "-q", "-e", source, "-d", "50ms", "-o", path, "-p", &guest.pid()];
+        let outcome = attacher.run(&arguments);
+        assert_eq!(outcome.status, 0, "round {round}: {}", outcome.stderr);
+        let stats = stats(&file);
+        stats.assert_adds_up();
+        assert!(folded(&file, "alloc_objects").inclusive("heap_work") > 0, "round {round}: {:#}", stats.0);
+        assert_eq!(regions(&guest.pid()).0, 1, "round {round}");
+    }
+    kill(Pid::from_raw(guest.child.id() as i32), Signal::SIGUSR2).expect("our child");
+    let (status, words) = guest.end();
+    assert_eq!((status, words.as_str()), (Some(0), "ok\n"));
 }
 
 #[test]
