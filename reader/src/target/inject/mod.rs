@@ -34,6 +34,7 @@ use crate::sampling::clock::Clock;
 use crate::sampling::rate::{self, Overhead};
 use crate::sampling::sources::Sources;
 use crate::sampling::unwinding::{CopyLimit, Unwinding};
+use crate::tables::cache::Cache;
 use crate::target::attach::{AttachError, Attached, Peek};
 use crate::target::liveness;
 use crate::target::region_name::RegionName;
@@ -387,6 +388,10 @@ fn strings(settings: &Settings, directory: &Path, region: Option<&HandedRegion>)
         Some(start) => format!("{own}-{start}"),
         None => String::new(),
     };
+    let tables = match Cache::find() {
+        Ok(Some(cache)) => cache.directory().display().to_string(),
+        _ => "0".into(),
+    };
     let boot = liveness::boot_id().map(|boot| ("BOOT", format!("{:032x}", u128::from_be_bytes(boot))));
     let settings = [
         place,
@@ -399,6 +404,7 @@ fn strings(settings: &Settings, directory: &Path, region: Option<&HandedRegion>)
         ("UNWIND", settings.unwinding.name()),
         ("COPY_LIMIT", settings.copy_limit.to_string()),
         ("NATIVE_ONLY", u8::from(settings.native_only).to_string()),
+        ("TABLES", tables),
         ("RECORDER", recorder),
     ];
     let named = settings.into_iter().chain(boot);
