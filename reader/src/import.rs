@@ -63,7 +63,7 @@ pub(crate) fn run(args: &ImportArgs) -> anyhow::Result<()> {
         || format!("{}: cannot write the output; choose another file with -o", args.output.display());
     let staged = StagedFile::create(&args.output).with_context(unwritten)?;
     let sources = SymbolSources::from(&args.symbols);
-    let mut search = Search::for_user();
+    let mut search = Search { infers: true, ..Search::for_user() };
     search.roots.extend(args.symbols.sysroots().iter().cloned());
     let mut profile = Profile {
         writer: ProfileWriter::new(staged).with_context(unwritten)?,

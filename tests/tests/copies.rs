@@ -157,7 +157,9 @@ fn programs_are_copied_as_they_walk() {
             continue;
         }
         let found = run(Command::new("sh").args(["-c", &format!("command -v {program}")])).stdout;
-        let recording = recorder("both").record(found.trim().as_ref(), arguments);
+        // The first recording makes the tables that code without call frame information needs.
+        let recordings = [(); 2].map(|()| recorder("both").record(found.trim().as_ref(), arguments));
+        let [_, recording] = recordings;
         assert_eq!(recording.outcome.status, 0, "{}", recording.outcome.stderr);
         assert!(assert_identical(&recording) >= 50, "{program}");
     }

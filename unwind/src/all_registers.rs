@@ -10,7 +10,7 @@ use crate::memory::Memory;
 use crate::module::Module;
 use crate::modules::Modules;
 use crate::register_rule::RegisterRule;
-use crate::rule::{Kind, Rule};
+use crate::rule::Kind;
 use crate::tracked::Tracked;
 
 /// The full rules at an address. A type of its own so that finding them and applying them do not share stack.
@@ -72,8 +72,12 @@ pub(crate) fn step<M: Memory>(
 #[inline(never)]
 pub fn registers_of_cfa(modules: &Modules<'_>, lookup: u64) -> u64 {
     let Some(module) = modules.find(lookup) else { return 0 };
-    if module.rule_at(lookup).map(Rule::kind) != Ok(Kind::Complex) {
-        return 0;
+    match module.rule_at(lookup) {
+        Ok(rule) if rule.kind() == Kind::Register => {
+            return u32::try_from(rule.addend()).ok().and_then(|at| 1u64.checked_shl(at)).unwrap_or(0);
+        }
+        Ok(rule) if rule.kind() == Kind::Complex => {}
+        _ => return 0,
     }
     let mut row = FrameRow::EMPTY;
     let mut rules = RegisterRules::none(&mut row);

@@ -11,8 +11,10 @@ mod plain;
 mod rows;
 
 use alloc::vec::Vec;
+use core::ops::Range;
 
 use crate::arch::{Aarch64, Abi, Machine, Native, X86_64};
+use crate::rule::Rule;
 use crate::section::Section;
 use crate::table::{self, BLOCK_SHIFT, BUILD_ID_MAX, CHECKED_FROM, HEADER, SOURCE_AT, Source};
 use functions::Functions;
@@ -49,10 +51,21 @@ impl core::fmt::Display for CompileError {
 
 impl core::error::Error for CompileError {}
 
+/// A row for code without call frame information.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct InferredRow {
+    /// Its first address.
+    pub start: u64,
+    /// The first address after it.
+    pub end: u64,
+    /// The rule there.
+    pub rule: Rule,
+}
+
 /// The table for `eh_frame` of this build's architecture. See [`compile_for`].
 pub fn compile(eh_frame: Section<'_>, bias: u64, build_id: &[u8]) -> Result<Vec<u8>, CompileError> {
     // Not via `compile_for`, so that callers of this alone link the code of one architecture only.
-    compile_as::<Native>(eh_frame, bias, build_id)
+    compile_as::<Native>(eh_frame, &[], bias, build_id)
 }
 
 /// The table for `eh_frame` of a file for `machine`, whose addresses are its virtual addresses plus `bias` (0 for a
@@ -65,26 +78,77 @@ pub fn compile_for(
     bias: u64,
     build_id: &[u8],
 ) -> Result<Vec<u8>, CompileError> {
+    compile_with(machine, Some(eh_frame), &[], bias, build_id)
+}
+
+/// Like [`compile_for`], with rows for addresses that no FDE covers, sorted and without overlaps; where one does, it counts.
+pub fn compile_with(
+    machine: Machine,
+    eh_frame: Option<Section<'_>>,
+    inferred: &[InferredRow],
+    bias: u64,
+    build_id: &[u8],
+) -> Result<Vec<u8>, CompileError> {
+    let eh_frame = eh_frame.unwrap_or(Section { bytes: &[], address: 0 });
     match machine {
-        Machine::X86_64 => compile_as::<X86_64>(eh_frame, bias, build_id),
-        Machine::Aarch64 => compile_as::<Aarch64>(eh_frame, bias, build_id),
+        Machine::X86_64 => compile_as::<X86_64>(eh_frame, inferred, bias, build_id),
+        Machine::Aarch64 => compile_as::<Aarch64>(eh_frame, inferred, bias, build_id),
     }
 }
 
-fn compile_as<A: Abi>(eh_frame: Section<'_>, bias: u64, build_id: &[u8]) -> Result<Vec<u8>, CompileError> {
+/// The parts of `within` that no FDE of `eh_frame` covers, by address.
+pub fn uncovered(machine: Machine, eh_frame: Option<Section<'_>>, within: Range<u64>) -> Vec<Range<u64>> {
+    match (machine, eh_frame) {
+        (_, None) => [within].into(),
+        (Machine::X86_64, Some(eh_frame)) => uncovered_as::<X86_64>(eh_frame, within),
+        (Machine::Aarch64, Some(eh_frame)) => uncovered_as::<Aarch64>(eh_frame, within),
+    }
+}
+
+fn uncovered_as<A: Abi>(eh_frame: Section<'_>, within: Range<u64>) -> Vec<Range<u64>> {
+    let functions = Functions::<A>::collect(eh_frame);
+    let mut gaps = Vec::new();
+    let mut at = within.start;
+    if functions.count() > 0 && functions.end - functions.start < SPAN_MAX {
+        for function in functions.in_order() {
+            if at < function.start.min(within.end) {
+                gaps.push(at..function.start.min(within.end));
+            }
+            at = at.max(function.end);
+        }
+    }
+    if at < within.end {
+        gaps.push(at..within.end);
+    }
+    gaps
+}
+
+fn compile_as<A: Abi>(
+    eh_frame: Section<'_>,
+    inferred: &[InferredRow],
+    bias: u64,
+    build_id: &[u8],
+) -> Result<Vec<u8>, CompileError> {
     if build_id.len() > BUILD_ID_MAX {
         return Err(CompileError::BuildIdTooLong);
     }
     let functions = Functions::<A>::collect(eh_frame);
-    if functions.count() == 0 {
+    if functions.count() == 0 && inferred.is_empty() {
         return Err(CompileError::NoFdes);
     }
-    let base = functions.start.wrapping_sub(bias) & !((1 << BLOCK_SHIFT) - 1);
-    let span = functions.end.wrapping_sub(bias).wrapping_sub(base);
-    if span >= SPAN_MAX.min(SPAN_FREE + SPAN_PER_FUNCTION * functions.count() as u64) {
+    let (mut start, mut end) = (functions.start, functions.end);
+    if let [first, ..] = inferred
+        && let [.., last] = inferred
+    {
+        (start, end) = (start.min(first.start), end.max(last.end));
+    }
+    let base = start.wrapping_sub(bias) & !((1 << BLOCK_SHIFT) - 1);
+    let span = end.wrapping_sub(bias).wrapping_sub(base);
+    let count = functions.count() + inferred.len();
+    if span >= SPAN_MAX.min(SPAN_FREE + SPAN_PER_FUNCTION * count as u64) {
         return Err(CompileError::TooWide);
     }
-    let rows = conversion::rows(&functions, bias.wrapping_add(base));
+    let rows = conversion::rows(&functions, inferred, bias.wrapping_add(base)..end);
     let mut bytes = rows.write(base, &functions, build_id);
     seal(&mut bytes);
     Ok(bytes)

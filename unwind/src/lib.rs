@@ -8,7 +8,7 @@
 //!
 //! 1. [`StackCache`]: frames of the thread's previous walk, as long as the words that it read are unchanged;
 //! 2. [`RuleCache`]: the packed [`Rule`] of a program counter seen before;
-//! 3. [`Table`]: rows compiled ahead of time, if the [`Module`] has them;
+//! 3. [`Table`]: rows compiled ahead of time, if the [`Module`] has them; for code without call frame information, inferred ones;
 //! 4. the FDE found through `.eh_frame_hdr`, decoded on demand;
 //! 5. for rules that need more than the stack and frame pointer: the evaluation of all registers;
 //! 6. the unwinder registered for the region of code, if there is one: [`Regions`];
@@ -39,6 +39,7 @@ mod expression;
 mod fast_path;
 #[cfg(test)]
 mod fixture;
+mod found;
 mod frame;
 mod frame_distances;
 mod frame_row;
@@ -93,6 +94,7 @@ mod walk_tests;
 pub use all_registers::registers_of_cfa;
 pub use arch::{Aarch64, Abi, Machine, Native, Registers, X86_64};
 pub use end::End;
+pub use found::Walk;
 pub use frame::{FoundBy, Frame, Interpreted};
 pub use frame_row::{Cfa, FrameRow};
 pub use guess::{called_before, guess, is_behind_call, strip};
@@ -110,4 +112,4 @@ pub use section::Section;
 pub use stack_cache::StackCache;
 pub use table::{BUILD_ID_MAX, Source, Table, TableError};
 pub use tracked::Tracked;
-pub use walk::{Walk, walk, walk_with};
+pub use walk::{walk, walk_with};

@@ -7,6 +7,7 @@
 //! | `SpMemory` | \*(sp + offset) + addend |
 //! | `FpMemory` | \*(fp + offset) + addend |
 //! | `Plt` | sp + offset + 8 if the low four bits of the pc are at least `addend` |
+//! | `Register` | the register with the DWARF number `addend`, plus offset |
 //!
 //! The caller's sp is the CFA. On x86-64 the return address is always at CFA - 8; on aarch64, which uses the first two
 //! kinds only, the rule says where it is. Every other row is `Complex`.
@@ -31,6 +32,8 @@ pub enum Kind {
     Complex = 6,
     /// The outermost frame: the return address is undefined.
     Root = 7,
+    /// Relative to another register; inferred from the code, not from call frame information.
+    Register = 8,
 }
 
 /// Where the caller's frame pointer is.
@@ -53,7 +56,7 @@ pub enum ReturnAddress {
     InRegister,
 }
 
-/// Bits 0..=2: kind; 4..=5: where the frame pointer is; 6: signal frame; 7: the return address is in its register;
+/// Bits 0..=3: kind; 4..=5: where the frame pointer is; 6: signal frame; 7: the return address is in its register;
 /// 8..=31: offset; 32..=47: offset of the frame pointer; 48..=63: addend or, on aarch64, offset of the return address.
 /// The value 0 is [`Rule::UNCOVERED`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -75,7 +78,7 @@ impl Rule {
     const SIGNAL: u64 = 1 << 6;
     const IN_REGISTER: u64 = 1 << 7;
     const OFFSET_MAX: i32 = (1 << 23) - 1;
-    const USED: u64 = !0x08;
+    const KIND: u64 = 0xf;
 
     /// A rule of a kind that has an offset; `None` if the numbers do not fit.
     pub fn new(kind: Kind, offset: i32, addend: i32, fp: SavedFp) -> Option<Rule> {
@@ -94,7 +97,7 @@ impl Rule {
 
     /// The rule with these bits, as read from a table; `None` if they are not valid.
     pub fn from_bits(bits: u64) -> Option<Rule> {
-        (bits & !Self::USED == 0 && bits >> 4 & 3 != 3).then_some(Rule(bits))
+        (bits & Self::KIND <= Kind::Register as u64 && bits >> 4 & 3 != 3).then_some(Rule(bits))
     }
 
     /// The bits for a table.
@@ -105,7 +108,7 @@ impl Rule {
     /// How the CFA is computed.
     #[inline]
     pub fn kind(self) -> Kind {
-        match self.0 & 7 {
+        match self.0 & Self::KIND {
             0 => Kind::Uncovered,
             1 => Kind::Sp,
             2 => Kind::Fp,
@@ -113,7 +116,8 @@ impl Rule {
             4 => Kind::FpMemory,
             5 => Kind::Plt,
             6 => Kind::Complex,
-            _ => Kind::Root,
+            7 => Kind::Root,
+            _ => Kind::Register,
         }
     }
 
@@ -163,6 +167,14 @@ impl Rule {
     /// Bits of the return address.
     const RETURN_ADDRESS: u64 = Self::IN_REGISTER | 0xffff << 48;
 
+    /// Bits of the frame pointer.
+    const FP: u64 = 0x30 | 0xffff << 32;
+
+    /// This rule with the stack pointer as the CFA.
+    pub(crate) fn at_sp(self) -> Rule {
+        Rule(self.0 & Self::FP | Kind::Sp as u64)
+    }
+
     /// Whether the row is that of a signal trampoline, whose caller was interrupted and did not call.
     pub fn is_signal_frame(self) -> bool {
         self.0 & Self::SIGNAL != 0
@@ -176,13 +188,10 @@ impl Rule {
 /// Changes of single fields, for building tables.
 #[cfg(feature = "compile")]
 impl Rule {
-    /// Bits of the frame pointer.
-    const FP: u64 = 0x30 | 0xffff << 32;
-
     /// This rule with another kind, for kinds with an offset and no addend.
     #[inline]
     pub(crate) fn with_kind(self, kind: Kind) -> Rule {
-        Rule(self.0 & !7 | kind as u64)
+        Rule(self.0 & !Self::KIND | kind as u64)
     }
 
     /// This rule with another offset; `None` if it does not fit.
@@ -217,7 +226,7 @@ mod tests {
 
     #[test]
     fn the_fields_round_trip() {
-        for kind in [Kind::Sp, Kind::Fp, Kind::SpMemory, Kind::FpMemory, Kind::Plt] {
+        for kind in [Kind::Sp, Kind::Fp, Kind::SpMemory, Kind::FpMemory, Kind::Plt, Kind::Register] {
             for offset in [-8_388_607, -8, 0, 16, 8_388_607] {
                 for addend in [-32768, -1, 0, 8, 32767] {
                     for fp in [SavedFp::Same, SavedFp::AtCfa(-16), SavedFp::AtFp(i16::MIN)] {
@@ -233,7 +242,7 @@ mod tests {
         assert_eq!(Rule::new(Kind::Sp, 1 << 23, 0, SavedFp::Same), None);
         assert_eq!(Rule::new(Kind::SpMemory, 8, 32768, SavedFp::Same), None);
         assert_eq!(Rule::from_bits(0x30), None);
-        assert_eq!(Rule::from_bits(0x08), None);
+        assert_eq!(Rule::from_bits(0x09), None);
     }
 
     #[test]

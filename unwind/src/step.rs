@@ -80,7 +80,7 @@ pub(crate) fn by_rule<M: Memory>(
             let pushed = (at.pc & 15) as i64 >= i64::from(rule.addend());
             at.sp.wrapping_add(offset).wrapping_add(if pushed { 8 } else { 0 })
         }
-        Kind::Uncovered | Kind::Complex | Kind::Root => return Err(End::BadCfi),
+        Kind::Uncovered | Kind::Complex | Kind::Root | Kind::Register => return Err(End::BadCfi),
     };
     let pc = match native::return_address(rule) {
         ReturnAddress::AtCfa(offset) => {
@@ -96,6 +96,28 @@ pub(crate) fn by_rule<M: Memory>(
     };
     let fp = memory.read(saved_slot).ok_or(End::Unreadable)?;
     Ok(FrameRegisters::caller(pc, cfa, Some(fp)))
+}
+
+/// The caller of the frame with these registers, by a rule of [`Kind::Register`]. `None` if the register is not known.
+pub(crate) fn by_register<M: Memory>(rule: Rule, at: &Tracked, memory: &mut M) -> Option<FrameRegisters> {
+    let register = usize::try_from(rule.addend()).ok()?;
+    let cfa = at.get(register)?.wrapping_add(rule.offset() as u64);
+    let frame = FrameRegisters { sp: cfa, ..FrameRegisters::caller(0, cfa, at.get(FP)) };
+    // Relative to the stack pointer as it is at the CFA.
+    by_rule(rule.at_sp(), &frame, memory).ok()
+}
+
+/// The caller of `frame`, whose registers are `at`, by a rule of any kind that needs no call frame information.
+pub(crate) fn by_inferred<M: Memory>(
+    rule: Rule,
+    frame: &FrameRegisters,
+    at: &Tracked,
+    memory: &mut M,
+) -> Option<FrameRegisters> {
+    match rule.kind() {
+        Kind::Register => by_register(rule, at, memory),
+        _ => by_rule(rule, frame, memory).ok(),
+    }
 }
 
 #[cfg(test)]

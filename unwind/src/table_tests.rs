@@ -204,7 +204,7 @@ fn wrong_contents_under_a_right_checksum_are_refused() {
     let blocks_at = HEADER + 8 * rules + 4;
     let row_rules_at = blocks_at + 2 * 17;
     let cases = [
-        (HEADER, 0x08),            // a bit that no rule has
+        (HEADER, 0x09),            // a kind that no rule has
         (HEADER, 0x80),            // a bit that no rule of this machine has
         (HEADER + 8 * rules, 1),   // first row of the group
         (blocks_at + 2, 0xff),     // first row of a block

@@ -8,13 +8,14 @@ use crate::arch::Registers;
 use crate::arch::native::{self, FP, Link, RETURN_ADDRESS, SP};
 use crate::end::End;
 use crate::fast_path::FastPath;
+use crate::found::Walk;
 use crate::frame::{FoundBy, Frame};
 use crate::heuristic;
 use crate::memory::Memory;
 use crate::module::Module;
 use crate::modules::Modules;
 use crate::regions::{NoRegions, RegionStep, Regions};
-use crate::rule::Kind;
+use crate::rule::{Kind, Rule};
 use crate::rule_cache::{FastRule, RuleCache};
 use crate::rules::Rules;
 use crate::splice::Splice;
@@ -26,25 +27,6 @@ use crate::tracked::Tracked;
 const SWITCHES: u8 = 16;
 /// Frames per walk that may be found without call frame information by scanning.
 const GUESSES: u8 = 32;
-
-/// What a walk found.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Walk {
-    /// Frames written, leaf first.
-    pub depth: usize,
-    /// Why there are no more.
-    pub end: End,
-    /// Lower bound of the number of outermost frames that are identical, word for word, to those of the thread's previous
-    /// walk (recorded or not).
-    pub unchanged: usize,
-}
-
-impl Walk {
-    /// A walk that has no previous walk to compare with.
-    pub const fn fresh(depth: usize, end: End) -> Self {
-        Self { depth, end, unchanged: 0 }
-    }
-}
 
 /// Walks the stack whose leaf is `registers`. At most `most` frames are found; they are then [`StackCache::frames`].
 ///
@@ -284,6 +266,7 @@ impl<'m, M: Memory, R: Regions<'m>> Walker<'_, 'm, M, R> {
             }
             Kind::Uncovered => return self.without_cfi(lookup).map(Stepped::Otherwise),
             Kind::Complex => return self.with_all_registers(lookup).map(Stepped::Otherwise),
+            Kind::Register => return self.by_register(rule, lookup).map(Stepped::Otherwise),
             _ => match step::by_rule(rule, &self.at, self.memory) {
                 // The outermost frame of a thread has nothing above it on the stack.
                 Err(End::Unreadable) if heuristic::is_outermost(&self.at, self.memory) => {
@@ -344,6 +327,19 @@ impl<'m, M: Memory, R: Regions<'m>> Walker<'_, 'm, M, R> {
         self.step_from_mark(module, lookup)
     }
 
+    /// Steps by an inferred rule that needs one of the other registers. Without it, the rule is of no use.
+    #[inline(never)]
+    fn by_register(&mut self, rule: Rule, lookup: u64) -> Result<FoundBy, End> {
+        self.track()?;
+        let [mark, _] = self.stack_cache.registers();
+        let Some(caller) = step::by_register(rule, mark, self.memory) else {
+            return self.without_cfi(lookup);
+        };
+        self.arrive(caller, false)?;
+        self.since_mark += 1;
+        Ok(FoundBy::Cfi)
+    }
+
     /// Moves the mark to the current frame, with all registers that are still known.
     fn track(&mut self) -> Result<(), End> {
         if !self.has_mark {
@@ -402,6 +398,16 @@ impl<'m, M: Memory, R: Regions<'m>> Walker<'_, 'm, M, R> {
     #[inline(never)]
     fn replay_without_cfi(&mut self) -> Result<(), End> {
         let frame = self.marked();
+        let [mark, _] = self.stack_cache.registers();
+        if let Some(module) = self.rules.modules.find(frame.lookup())
+            && let Ok(rule) = module.rule_at(frame.lookup())
+            && let Some(caller) = step::by_inferred(rule, &frame, mark, self.memory)
+        {
+            // Such a rule does not say where the function has saved the other registers.
+            mark.forget_all();
+            self.set_mark(caller);
+            return Ok(());
+        }
         if let Some((caller, _)) =
             heuristic::stub(self.rules.modules, &frame, self.memory, self.stack_cache.record_chain())
         {

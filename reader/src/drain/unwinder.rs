@@ -92,7 +92,8 @@ impl Unwinder {
     /// Without any process.
     pub(crate) fn new() -> Self {
         // There is one recording per run of this program, and the binaries are needed until its end.
-        let binaries: &'static Binaries = Box::leak(Box::new(Binaries::new(Search::default())));
+        let search = Search { infers: true, ..Search::default() };
+        let binaries: &'static Binaries = Box::leak(Box::new(Binaries::new(search)));
         Self { processes: Processes::new(binaries), modules: HashMap::new(), ended: 0 }
     }
 

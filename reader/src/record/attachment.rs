@@ -10,6 +10,8 @@ use crate::drain::collector::Collector;
 use crate::proc;
 use crate::record::options::RecordOptions;
 use crate::sampling::settings::SamplingSettings;
+use crate::tables::builder;
+use crate::tables::cache::Cache;
 use crate::target::inject::{self, Destination, Sampling, Settings};
 use crate::target::process_search::Recorded;
 use crate::target::session::Session;
@@ -56,6 +58,9 @@ pub(crate) fn attach(sampling: &SamplingSettings, pid: u32, notices: Notices) ->
             "process {pid} is not recorded: that takes {} MiB of address space, and this command's limit leaves less; raise it (`ulimit -v unlimited`)",
             ROOM >> 20
         );
+    }
+    if let Some(cache) = Cache::of_user(Notices::Quiet) {
+        builder::before_attach(&cache, pid, notices);
     }
     let sampling = inject::ensure(pid, &settings(sampling))?;
     if sampling == Sampling::Begun {

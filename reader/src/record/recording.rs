@@ -43,7 +43,7 @@ use crate::wall::{PYTHON_AT, Wall};
 /// How often the profile is flushed, so that it can be read while it is written.
 const FLUSH_EVERY: Duration = Duration::from_millis(250);
 /// How long a finished recording waits for the builder of unwind tables, which are for the next recording.
-const TABLES_TIMEOUT: Duration = Duration::from_millis(200);
+const TABLES_TIMEOUT: Duration = Duration::from_secs(1);
 /// How often the look-up of names checks for signals.
 const SIGNAL_CHECK_EVERY: Duration = Duration::from_millis(50);
 /// A profile with fewer samples than this gets a hint.
@@ -348,9 +348,6 @@ impl Recording {
     ) -> anyhow::Result<()> {
         let notices = self.notices;
         let ns = clock::monotonic_ns();
-        if let Some(tables) = self.tables.take() {
-            tables.finish(TABLES_TIMEOUT);
-        }
         let seen = self.wall.as_mut().map(Wall::finish).unwrap_or_default();
         let end = Event::End(End { ns, wall_ns: ns.saturating_sub(self.started_ns), status });
         let reported = seen.into_iter().chain([end]).try_for_each(|event| self.event(event));
@@ -365,6 +362,10 @@ impl Recording {
         if events.is_some() {
             // The profile is complete: Ctrl-C may end the export.
             watch::unblock_signals();
+        }
+        // The names took time as well.
+        if let Some(tables) = self.tables.take() {
+            tables.finish(TABLES_TIMEOUT);
         }
         self.notes.end();
         let stats = self.tally.finish(self.writer.bytes_written());

@@ -1,11 +1,13 @@
 //! Builds missing unwind tables in the background of a recording, without delaying it.
 //!
 //! A low-priority thread builds tables for the modules that are reported. A program that starts before its tables exist decodes
-//! `.eh_frame` on demand; the next one finds the tables, and a running one is told to look for those that it lacks. What cannot be decoded on
-//! demand is compiled before the start.
+//! `.eh_frame` on demand; the next one finds the tables, and a running one is told to look for those that it lacks. What cannot be
+//! decoded on demand is compiled before the start.
 
 use std::collections::{HashMap, HashSet};
+use std::ffi::OsStr;
 use std::fs::{self, File};
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -14,7 +16,7 @@ use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use object::{Object, ReadCache};
+use object::{Object, ObjectSection, ReadCache};
 use offline::SourceFile;
 use selfwind_profile::profile_file::{Event, ModuleInfo};
 use unwind::{Source, compile, go_table, table_file};
@@ -22,8 +24,13 @@ use unwind::{Source, compile, go_table, table_file};
 use super::cache::{Cache, Limits};
 use crate::terminal::notices::Notices;
 
-/// Niceness of the thread: any other work comes first.
-const NICENESS: i32 = 19;
+/// Niceness of the thread: other work comes first, but not so much that a busy program never gets its tables.
+const NICENESS: i32 = 5;
+
+/// With less call frame information than its code divided by this, a file hardly has any.
+const SPARSE: u64 = 16;
+/// Bytes of code without call frame information beyond which no program waits for a table: a second or two.
+const CODE_MOST: u64 = 4 << 20;
 
 /// A module that needs a table.
 struct WantedTable {
@@ -157,25 +164,53 @@ fn work_off(cache: &Cache, wanted: &Receiver<WantedTable>, made: &AtomicU64, not
     }
 }
 
-/// Builds the table of a program that is about to start, if its file has call frame information that will not be in memory:
-/// `.debug_frame`, or the table of a Go program.
+/// Builds the tables of a program that is about to start, and of its loader, if their files have unwind information that will
+/// not be in memory: `.debug_frame`, the table of a Go program, or the code itself where little of it has call frame information.
+/// All other programs get their tables later.
 pub(crate) fn before_start(cache: &Cache, program: &Path, notices: Notices) {
-    let made = || -> Result<bool> {
-        let content = ReadCache::new(File::open(program)?);
+    prepare(cache, program, Path::new("/"), notices);
+}
+
+/// Like [`before_start`], for a process that runs already.
+pub(crate) fn before_attach(cache: &Cache, pid: u32, notices: Notices) {
+    let process = Path::new("/proc").join(pid.to_string());
+    prepare(cache, &process.join("exe"), &process.join("root"), notices);
+}
+
+fn prepare(cache: &Cache, program: &Path, root: &Path, notices: Notices) {
+    let made = |path: &Path| -> Result<bool> {
+        let content = ReadCache::new(File::open(path)?);
         let elf = object::File::parse(&content)?;
-        let identity = SourceFile::identity_of(&fs::metadata(program)?);
+        let identity = SourceFile::identity_of(&fs::metadata(path)?);
         let key = key_of(elf.build_id()?.unwrap_or_default(), &identity);
-        let has_more =
-            [".debug_frame", go_table::SECTION].iter().any(|name| elf.section_by_name(name).is_some());
-        if !has_more || !cache.is_writable() || cache.holds(&key) {
+        if !cache.is_writable() || cache.holds(&key) || !needs_table(&elf) {
             return Ok(false);
         }
-        build(cache, &the_file(program, &key)?).map(|_| true)
+        build(cache, &the_file(path, &key)?).map(|_| true)
     };
-    // All other programs get their tables later.
-    if let Ok(true) = made() {
-        notices.detail(format_args!("{}: unwind table made before it starts", program.display()));
+    let loader = || -> Option<PathBuf> {
+        let content = ReadCache::new(File::open(program).ok()?);
+        let elf = object::File::parse(&content).ok()?;
+        let path = elf.section_by_name(".interp")?.data().ok()?;
+        let path = Path::new(OsStr::from_bytes(path.strip_suffix(&[0])?));
+        Some(root.join(path.strip_prefix("/").unwrap_or(path)))
+    };
+    for path in [program.to_owned()].into_iter().chain(loader()) {
+        if let Ok(true) = made(&path) {
+            notices.detail(format_args!("{}: unwind table made beforehand", path.display()));
+        }
     }
+}
+
+/// Whether the process will have to do without most of the file's unwind information, unless it has a table.
+fn needs_table<'d>(elf: &impl Object<'d>) -> bool {
+    let size = |name: &str| elf.section_by_name(name).map_or(0, |section| section.size());
+    if [".debug_frame", go_table::SECTION].iter().any(|name| size(name) > 0) {
+        return true;
+    }
+    // Not decoded: compilers write about a fifth as much call frame information as code.
+    let code = size(".text");
+    code <= CODE_MOST && size(".eh_frame") < code / SPARSE
 }
 
 /// Ensures that there is a table. Returns its path if it was built now.
@@ -219,10 +254,8 @@ fn key_of(build_id: &[u8], identity: &Source) -> Vec<u8> {
 
 /// Compiles the table of `file` into `cache`.
 pub(crate) fn build(cache: &Cache, file: &SourceFile) -> Result<PathBuf> {
-    let elf = file.elf();
     let key = key_of(&file.build_id, &file.identity);
-    let eh_frame = elf.eh_frame.context("no .eh_frame")?;
-    let mut table = compile::compile_for(elf.machine, eh_frame, 0, &key)?;
+    let mut table = file.table(&key)?;
     compile::set_source(&mut table, &file.identity);
     cache.store(&key, &table).with_context(|| format!("cannot write to {}", cache.directory().display()))
 }

@@ -15,8 +15,8 @@ use anyhow::{Context, Result};
 use memmap2::Mmap;
 use offline::SourceFile;
 use selfwind_profile::mapped_file::map_file;
+use unwind::Table;
 use unwind::verify::{self, Report};
-use unwind::{Table, compile};
 
 use cache::{Cache, Limits};
 
@@ -139,8 +139,7 @@ fn describe_file(path: &Path) -> Result<String> {
         return Ok(describe(&Table::from_bytes(&file)?));
     }
     let source = SourceFile::read(path)?;
-    let eh_frame = source.elf().eh_frame.context("no .eh_frame")?;
-    let bytes = compile::compile_for(source.machine(), eh_frame, 0, &source.build_id)?;
+    let bytes = source.table(&source.build_id)?;
     Ok(describe(&Table::from_bytes(&bytes)?))
 }
 

@@ -6,7 +6,7 @@ use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-use unwind::{Machine, Module, Section, Table, compile};
+use unwind::{Machine, Module, Section, Table};
 
 use crate::search::{Found, Image, Search};
 use crate::source_file::{LoadSegment, SourceFile};
@@ -81,8 +81,8 @@ impl Contents {
         if source.machine() != Machine::NATIVE {
             return Err("a file for another machine than this one".into());
         }
-        let compiled = source.elf().eh_frame.map(|eh_frame| compile::compile(eh_frame, 0, &[]));
-        Ok(Self { source, table: compiled.and_then(Result::ok), image, pages: RefCell::default() })
+        let table = source.table(&[]).ok();
+        Ok(Self { source, table, image, pages: RefCell::default() })
     }
 
     /// Load bias (runtime address minus virtual address) of a mapping that begins at `start` with file offset `offset`.

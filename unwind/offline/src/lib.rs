@@ -46,6 +46,7 @@ mod processes;
 mod sample;
 mod search;
 mod source_file;
+mod uncovered_code;
 
 pub use binaries::Binaries;
 pub use binary::Binary;

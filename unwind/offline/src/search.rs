@@ -23,6 +23,8 @@ pub struct Search {
     pub roots: Vec<PathBuf>,
     /// Directories laid out as perf's build-id cache (`~/.debug`): `.build-id/XX/YYYY/elf` or `vdso`.
     pub caches: Vec<PathBuf>,
+    /// Whether rows are inferred for code without call frame information, which can take seconds for a file.
+    pub infers: bool,
 }
 
 /// A file and its bytes.
@@ -42,13 +44,13 @@ impl Search {
     /// The default: the root file system and the user's perf build-id cache.
     pub fn for_user() -> Self {
         let cache = std::env::home_dir().map(|home| home.join(".debug"));
-        Self { roots: Vec::new(), caches: cache.into_iter().collect() }
+        Self { caches: cache.into_iter().collect(), ..Self::default() }
     }
 
     pub(crate) fn find(&self, path: &Path, build_id: &[u8]) -> Result<Found> {
         let mut problem = None;
         for candidate in self.candidates(path, build_id) {
-            match open(&candidate, build_id) {
+            match self.open(&candidate, build_id) {
                 Ok(found) => return Ok(found),
                 Err(error) => problem = Some(error),
             }
@@ -57,6 +59,12 @@ impl Search {
             return own_vdso(build_id);
         }
         Err(problem.unwrap_or_else(|| anyhow::anyhow!("not a file")))
+    }
+
+    fn open(&self, path: &Path, build_id: &[u8]) -> Result<Found> {
+        let source = SourceFile::read_any(path, self.infers)?;
+        check(&source, build_id)?;
+        Ok(Found { source, image: Image::File(File::open(path)?) })
     }
 
     /// Candidate paths, best first. The last one is the file's own name, so that its error is the one reported.
@@ -83,12 +91,6 @@ fn hexadecimal(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-fn open(path: &Path, build_id: &[u8]) -> Result<Found> {
-    let source = SourceFile::read_any(path)?;
-    check(&source, build_id)?;
-    Ok(Found { source, image: Image::File(File::open(path)?) })
-}
-
 fn check(source: &SourceFile, build_id: &[u8]) -> Result<()> {
     if !build_id.is_empty() && source.build_id != build_id {
         bail!("the file has changed since the recording (its build-id is {})", hexadecimal(&source.build_id));
@@ -107,7 +109,7 @@ fn own_vdso(build_id: &[u8]) -> Result<Found> {
     memory.seek(SeekFrom::Start(start))?;
     let mut bytes = vec![0; end.saturating_sub(start).min(VDSO_MAX) as usize];
     memory.read_exact(&mut bytes)?;
-    let source = SourceFile::read_from(Cursor::new(&bytes), Source::default())?;
+    let source = SourceFile::read_from(Cursor::new(&bytes), Source::default(), false)?;
     if build_id.is_empty() || source.build_id == build_id {
         return Ok(Found { source, image: Image::Bytes(bytes) });
     }

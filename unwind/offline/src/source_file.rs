@@ -10,9 +10,12 @@ use anyhow::{Context, Result, bail};
 use nix::fcntl::OFlag;
 use object::read::elf::{ElfFile64, ProgramHeader as _};
 use object::{LittleEndian, Object, ObjectSection, ReadCache, SectionFlags};
+use unwind::compile::{self, CompileError, InferredRow};
 use unwind::elf_file::ElfFile;
 use unwind::go_table::{self, GoTable};
 use unwind::{Machine, Section, Source, debug_frame, go_frame};
+
+use crate::uncovered_code;
 
 const SHF_EXECINSTR: u64 = 4;
 const PT_LOAD: u32 = 1;
@@ -31,6 +34,8 @@ pub struct SourceFile {
     eh_frame_hdr: Option<Copied>,
     text: (u64, u64),
     entry: u64,
+    /// Rows for code without call frame information.
+    inferred: Vec<InferredRow>,
     /// The PT_LOAD segments.
     pub segments: Vec<LoadSegment>,
     /// The GNU build-id; empty when there is none.
@@ -65,25 +70,25 @@ impl Copied {
 }
 
 impl SourceFile {
-    /// Reads the unwind sections of the file at `path`. Fails if it is not an ELF file with call frame information for
-    /// a supported machine.
+    /// Reads the unwind sections of the file at `path`. Fails if it is not an ELF file for a supported machine with call
+    /// frame information, or code for which rows can be inferred.
     pub fn read(path: &Path) -> Result<Self> {
-        let found = Self::read_any(path)?;
-        if found.eh_frame.is_none() {
-            bail!("neither .eh_frame nor .debug_frame");
+        let found = Self::read_any(path, true)?;
+        if found.eh_frame.is_none() && found.inferred.is_empty() {
+            bail!("neither .eh_frame nor .debug_frame, and no code that can do without");
         }
         Ok(found)
     }
 
     /// Like [`SourceFile::read`], but also accepts a file without call frame information; its segments still give
-    /// addresses.
-    pub(crate) fn read_any(path: &Path) -> Result<Self> {
+    /// addresses. Rows are inferred for code without it if `infers` is set.
+    pub(crate) fn read_any(path: &Path, infers: bool) -> Result<Self> {
         let file = OpenOptions::new().read(true).custom_flags(OFlag::O_NONBLOCK.bits()).open(path)?;
         let metadata = file.metadata()?;
         if !metadata.is_file() {
             bail!("not a regular file");
         }
-        Self::read_from(BufReader::new(file), Self::identity_of(&metadata))
+        Self::read_from(BufReader::new(file), Self::identity_of(&metadata), infers)
     }
 
     /// The identity of the file that `metadata` describes.
@@ -99,19 +104,25 @@ impl SourceFile {
     }
 
     /// Like [`SourceFile::read_any`], from an open reader.
-    pub(crate) fn read_from(file: impl Read + Seek, identity: Source) -> Result<Self> {
+    pub(crate) fn read_from(file: impl Read + Seek, identity: Source, infers: bool) -> Result<Self> {
         let cache = ReadCache::new(file);
         let (elf, machine) = parse(&cache)?;
-        Self::copy(&elf, machine, identity)
+        Self::copy(&elf, machine, identity, infers)
     }
 
-    fn copy<R: Read + Seek>(elf: &Parsed<'_, R>, machine: Machine, identity: Source) -> Result<Self> {
+    fn copy<R: Read + Seek>(
+        elf: &Parsed<'_, R>,
+        machine: Machine,
+        identity: Source,
+        infers: bool,
+    ) -> Result<Self> {
         let mut found = Self {
             machine,
             eh_frame: None,
             eh_frame_hdr: None,
             text: (u64::MAX, 0),
             entry: elf.entry(),
+            inferred: Vec::new(),
             segments: segments(elf),
             build_id: Vec::new(),
             identity,
@@ -152,7 +163,18 @@ impl SourceFile {
             // The linker's search table does not cover the merged entries.
             found.eh_frame_hdr = None;
         }
+        // Go's functions have their own table, and their own calling convention.
+        if infers && machine == Machine::X86_64 && go.is_none() {
+            let eh_frame = found.eh_frame.as_ref().map(Copied::section);
+            found.inferred = inference::infer(&uncovered_code::read(elf, eh_frame));
+        }
         Ok(found)
+    }
+
+    /// The unwind table of the file, for the key `build_id`.
+    pub fn table(&self, build_id: &[u8]) -> Result<Vec<u8>, CompileError> {
+        let eh_frame = self.eh_frame.as_ref().map(Copied::section);
+        compile::compile_with(self.machine, eh_frame, &self.inferred, 0, build_id)
     }
 
     /// Machine that the file is for.

@@ -1,5 +1,8 @@
 //! Converts functions to rows: with the plain interpreter, or with the full one where the plain one gives up.
 
+use core::ops::Range;
+
+use super::InferredRow;
 use super::functions::{Common, Function, Functions};
 use super::plain;
 use super::rows::Rows;
@@ -8,21 +11,46 @@ use crate::pointer::Bases;
 use crate::program::Program;
 use crate::rule::Rule;
 
-/// The rows of `functions`; addresses are relative to `base`.
-pub(super) fn rows<A: Abi>(functions: &Functions<'_, A>, base: u64) -> Rows {
-    let mut rows = Rows::new(functions.section.bytes.len(), functions.end - base);
-    let mut end = base;
+/// The rows of `functions`, and between them those that were inferred. Addresses are relative to the start of `span`.
+pub(super) fn rows<A: Abi>(functions: &Functions<'_, A>, inferred: &[InferredRow], span: Range<u64>) -> Rows {
+    let base = span.start;
+    let mut rows = Rows::new(functions.section.bytes.len(), span.end - base);
+    let (mut rest, mut end) = (inferred, base);
     for function in functions.in_order() {
-        if end != base && function.start > end {
-            rows.push(end - base, Rule::UNCOVERED);
-        }
+        rest = push_gap(&mut rows, rest, end..function.start, base);
         if let Some(common) = functions.commons.get(function.common as usize) {
             push_function(&mut rows, functions, &function, common, base);
         }
         end = function.end;
     }
-    rows.push(end - base, Rule::UNCOVERED);
+    push_gap(&mut rows, rest, end..span.end, base);
+    rows.push(span.end - base, Rule::UNCOVERED);
     rows
+}
+
+/// Pushes the inferred rows in a gap between functions; returns those that follow it.
+fn push_gap<'r>(
+    rows: &mut Rows,
+    inferred: &'r [InferredRow],
+    gap: Range<u64>,
+    base: u64,
+) -> &'r [InferredRow] {
+    let (before, rest) = inferred.split_at(inferred.partition_point(|row| row.start < gap.end));
+    let mut at = gap.start;
+    for row in before.iter().filter(|row| gap.start <= row.start && row.end <= gap.end) {
+        push_uncovered(rows, at..row.start, base);
+        rows.push(row.start - base, row.rule);
+        at = row.end;
+    }
+    push_uncovered(rows, at..gap.end, base);
+    rest
+}
+
+fn push_uncovered(rows: &mut Rows, range: Range<u64>, base: u64) {
+    // What is before the first row is uncovered in any case.
+    if range.start < range.end && range.start != base {
+        rows.push(range.start - base, Rule::UNCOVERED);
+    }
 }
 
 /// Pushes the rows of one function.
