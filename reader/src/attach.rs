@@ -8,7 +8,9 @@ use crate::flags::sampling::SamplingArgs;
 use crate::sampling::rate;
 use crate::sampling::sources::Sources;
 use crate::sampling::unwinding::{CopyLimit, Unwinding};
+use crate::tables::builder;
 use crate::target::inject::{self, Attachment, Destination, InjectError, Settings};
+use crate::terminal::notices::Notices;
 
 const HELP: &str = "Examples:
   selfwind attach -p 4711                then selfwind record -p 4711 -d 10, tail -p 4711
@@ -56,6 +58,7 @@ pub(crate) fn run(args: &AttachArgs, out: &mut dyn Write) -> Result<(), AttachEr
         ends_with_us: false,
         destination: Destination::Flight,
     };
+    builder::before_attach(pid, Notices::Quiet);
     let what = match inject::attach(pid, &settings)? {
         Attachment::New => "is now being sampled",
         Attachment::Renewed => "was already being sampled; its libraries and threads have been refreshed",

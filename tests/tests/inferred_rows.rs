@@ -83,7 +83,11 @@ fn leads_to_same(rule: Rule, told: Rule) -> bool {
 
 #[test]
 fn inferred_rows_agree_with_those_of_compilers() {
-    for path in ["/bin/bash", "/usr/bin/perl", "/usr/bin/git"] {
+    // glibc has assembly whose functions are not called as C functions are.
+    let libc = "/lib/x86_64-linux-gnu/libc.so.6";
+    for (path, share) in
+        [("/bin/bash", 5_000), ("/usr/bin/perl", 5_000), ("/usr/bin/git", 5_000), (libc, 500)]
+    {
         let path = Path::new(path);
         if !path.exists() {
             skip(format!("{} is not installed", path.display()));
@@ -95,7 +99,7 @@ fn inferred_rows_agree_with_those_of_compilers() {
             path.display()
         );
         assert!(same > 50_000, "{}: {same}", path.display());
-        assert!(wrong <= same / 5_000, "{}: {wrong} of {same}", path.display());
+        assert!(wrong <= same / share, "{}: {wrong} of {same}", path.display());
         assert!(missing <= same / 50, "{}: {missing} of {same}", path.display());
     }
 }

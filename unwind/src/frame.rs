@@ -4,7 +4,7 @@
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum FoundBy {
-    /// Certain: from the interrupted registers, by call frame information, by what the code does to the stack pointer,
+    /// Not guessed: from the interrupted registers, by call frame information, by what the code does to the stack pointer,
     /// or from code whose layout is fixed (a PLT stub, a signal restorer).
     Cfi = 0,
     /// Through the frame pointer, in code without call frame information.

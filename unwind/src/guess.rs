@@ -6,12 +6,12 @@
 use crate::arch::native::{self, Call};
 use crate::arch::{Registers, WORD};
 use crate::end::End;
-use crate::found::Walk;
 use crate::frame::{FoundBy, Frame};
 use crate::heuristic;
 use crate::memory::Memory;
 use crate::modules::Modules;
 use crate::stack_cache::{CachedFrame, StackCache};
+use crate::walk_result::Walk;
 
 /// Finds every word from the stack pointer up to `until` that points after a call in a module. The frames are in
 /// [`StackCache::frames`], at most `most` of them; all but the first are marked as guessed.

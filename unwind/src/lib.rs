@@ -39,7 +39,7 @@ mod expression;
 mod fast_path;
 #[cfg(test)]
 mod fixture;
-mod found;
+
 mod frame;
 mod frame_distances;
 mod frame_row;
@@ -88,13 +88,13 @@ mod tracked;
 #[cfg(feature = "verify")]
 pub mod verify;
 mod walk;
+mod walk_result;
 #[cfg(test)]
 mod walk_tests;
 
 pub use all_registers::registers_of_cfa;
 pub use arch::{Aarch64, Abi, Machine, Native, Registers, X86_64};
 pub use end::End;
-pub use found::Walk;
 pub use frame::{FoundBy, Frame, Interpreted};
 pub use frame_row::{Cfa, FrameRow};
 pub use guess::{called_before, guess, is_behind_call, strip};
@@ -113,3 +113,4 @@ pub use stack_cache::StackCache;
 pub use table::{BUILD_ID_MAX, Source, Table, TableError};
 pub use tracked::Tracked;
 pub use walk::{walk, walk_with};
+pub use walk_result::Walk;

@@ -8,7 +8,6 @@ use crate::arch::Registers;
 use crate::arch::native::{self, FP, Link, RETURN_ADDRESS, SP};
 use crate::end::End;
 use crate::fast_path::FastPath;
-use crate::found::Walk;
 use crate::frame::{FoundBy, Frame};
 use crate::heuristic;
 use crate::memory::Memory;
@@ -22,6 +21,7 @@ use crate::splice::Splice;
 use crate::stack_cache::{CachedFrame, CommonFrame, StackCache};
 use crate::step::{self, FrameRegisters};
 use crate::tracked::Tracked;
+use crate::walk_result::Walk;
 
 /// Steps per walk that may lead to a lower stack address (another stack).
 const SWITCHES: u8 = 16;

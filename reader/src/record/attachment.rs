@@ -11,7 +11,6 @@ use crate::proc;
 use crate::record::options::RecordOptions;
 use crate::sampling::settings::SamplingSettings;
 use crate::tables::builder;
-use crate::tables::cache::Cache;
 use crate::target::inject::{self, Destination, Sampling, Settings};
 use crate::target::process_search::Recorded;
 use crate::target::session::Session;
@@ -59,9 +58,7 @@ pub(crate) fn attach(sampling: &SamplingSettings, pid: u32, notices: Notices) ->
             ROOM >> 20
         );
     }
-    if let Some(cache) = Cache::of_user(Notices::Quiet) {
-        builder::before_attach(&cache, pid, notices);
-    }
+    builder::before_attach(pid, notices);
     let sampling = inject::ensure(pid, &settings(sampling))?;
     if sampling == Sampling::Begun {
         notices.detail(format_args!("process {pid}: agent injected"));

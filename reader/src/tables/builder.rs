@@ -171,10 +171,12 @@ pub(crate) fn before_start(cache: &Cache, program: &Path, notices: Notices) {
     prepare(cache, program, Path::new("/"), notices);
 }
 
-/// Like [`before_start`], for a process that runs already.
-pub(crate) fn before_attach(cache: &Cache, pid: u32, notices: Notices) {
-    let process = Path::new("/proc").join(pid.to_string());
-    prepare(cache, &process.join("exe"), &process.join("root"), notices);
+/// Like [`before_start`], for a process that runs already, in the user's cache.
+pub(crate) fn before_attach(pid: u32, notices: Notices) {
+    if let Some(cache) = Cache::of_user(Notices::Quiet) {
+        let process = Path::new("/proc").join(pid.to_string());
+        prepare(&cache, &process.join("exe"), &process.join("root"), notices);
+    }
 }
 
 fn prepare(cache: &Cache, program: &Path, root: &Path, notices: Notices) {

@@ -18,7 +18,7 @@ pub(crate) enum Flow {
     /// Nowhere.
     Stop,
     /// What the instruction does to the stack pointer is not understood.
-    Strange,
+    Unsupported,
 }
 
 /// Applies `instruction` to `state`.
@@ -55,7 +55,7 @@ fn flow(instruction: &Instruction) -> Flow {
         | Mnemonic::Sysexit
         | Mnemonic::Sysexitq
         | Mnemonic::Enter
-        | Mnemonic::Xbegin => Flow::Strange,
+        | Mnemonic::Xbegin => Flow::Unsupported,
         _ if is_near => Flow::Branch(target),
         _ => Flow::Next,
     }
@@ -96,7 +96,7 @@ fn step(instruction: &Instruction, state: &mut State) -> Flow {
     }
     // The return address is no longer on the stack.
     match state.sp() {
-        Value::Cfa(offset) if offset > -8 => Flow::Strange,
+        Value::Cfa(offset) if offset > -8 => Flow::Unsupported,
         _ => Flow::Next,
     }
 }

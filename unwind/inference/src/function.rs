@@ -21,7 +21,7 @@ const RESTARTS_MOST: usize = 64;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Failure {
     /// The stack pointer is not understood.
-    Strange,
+    Unsupported,
     /// The code behind this call belongs to another function: the call does not return.
     After(u64),
 }
@@ -60,7 +60,7 @@ pub(crate) struct Known<'c> {
     /// Where functions begin.
     pub(crate) starts: HashSet<u64>,
     /// Functions that do not return.
-    pub(crate) endless: HashSet<u64>,
+    pub(crate) noreturn: HashSet<u64>,
     /// Whether a function begins at an address behind a call and padding.
     pub(crate) begins: RefCell<HashMap<u64, Begins>>,
 }
@@ -75,7 +75,7 @@ pub(crate) struct Function<'k> {
     /// Indirect jumps: the address of the next instruction.
     jumps: BTreeMap<u64, State>,
     /// Calls that do not return.
-    final_calls: HashSet<u64>,
+    noreturn_calls: HashSet<u64>,
     /// What it calls directly, or jumps to as its last act.
     pub(crate) called: Vec<u64>,
     /// It returns, or restores registers and jumps to another function.
@@ -99,7 +99,7 @@ impl<'k> Function<'k> {
             start,
             steps: BTreeMap::new(),
             jumps: BTreeMap::new(),
-            final_calls: HashSet::new(),
+            noreturn_calls: HashSet::new(),
             called: Vec::new(),
             returns: false,
             leaves: false,
@@ -112,9 +112,9 @@ impl<'k> Function<'k> {
                     function.follow_tables();
                     return Some(function);
                 }
-                Err(Failure::Strange) => return None,
+                Err(Failure::Unsupported) => return None,
                 Err(Failure::After(call)) => {
-                    if !function.final_calls.insert(call) {
+                    if !function.noreturn_calls.insert(call) {
                         return None;
                     }
                     function.steps.clear();
@@ -167,7 +167,7 @@ impl<'k> Function<'k> {
         added: &mut Vec<u64>,
     ) -> Result<(), Failure> {
         let Path { mut address, mut state, mut call, mut popped } = path;
-        let blame = |call: Option<u64>| call.map_or(Failure::Strange, Failure::After);
+        let blame = |call: Option<u64>| call.map_or(Failure::Unsupported, Failure::After);
         let Some(bytes) = self.known.code.at(address) else { return Err(blame(call)) };
         let mut decoder = Decoder::with_ip(64, bytes, address, DecoderOptions::NONE);
         let mut instruction = Instruction::default();
@@ -195,11 +195,11 @@ impl<'k> Function<'k> {
             popped |= matches!(instruction.mnemonic(), Mnemonic::Pop | Mnemonic::Leave);
             let flow = effect::apply(&instruction, &mut state);
             let next = instruction.next_ip();
-            let is_final = match flow {
-                Flow::Call(target) => self.is_final(address, target, next),
+            let is_noreturn_call = match flow {
+                Flow::Call(target) => self.is_noreturn_call(address, target, next),
                 _ => false,
             };
-            let ends = is_final || !matches!(flow, Flow::Next | Flow::Branch(_) | Flow::Call(_));
+            let ends = is_noreturn_call || !matches!(flow, Flow::Next | Flow::Branch(_) | Flow::Call(_));
             let step = Step { state: before, length: instruction.len() as u8, ends };
             if self.steps.insert(address, step).is_none() {
                 added.push(address);
@@ -218,7 +218,7 @@ impl<'k> Function<'k> {
                 }
                 Flow::Call(target) => {
                     self.called.extend(target);
-                    if is_final {
+                    if is_noreturn_call {
                         return Ok(());
                     }
                     call = Some(address);
@@ -229,16 +229,16 @@ impl<'k> Function<'k> {
                     return Ok(());
                 }
                 Flow::Stop => return Ok(()),
-                Flow::Return | Flow::Strange => return Err(blame(call)),
+                Flow::Return | Flow::Unsupported => return Err(blame(call)),
             }
             address = next;
         }
     }
 
     /// Whether the call at `address`, which `next` follows, does not return.
-    fn is_final(&self, address: u64, target: Option<u64>, next: u64) -> bool {
-        if self.final_calls.contains(&address)
-            || target.is_some_and(|target| self.known.endless.contains(&target))
+    fn is_noreturn_call(&self, address: u64, target: Option<u64>, next: u64) -> bool {
+        if self.noreturn_calls.contains(&address)
+            || target.is_some_and(|target| self.known.noreturn.contains(&target))
         {
             return true;
         }
@@ -276,7 +276,7 @@ impl<'k> Function<'k> {
     /// Whether this would hardly be understood, were it not a function that is called. What only jumps may be a part of another
     /// function, or compiled Haskell, which nobody calls, and which has a stack of its own.
     pub(crate) fn is_likely(&self) -> bool {
-        self.returns || self.is_endless() && !self.called.is_empty() && self.begins_by_moving()
+        self.returns || self.is_noreturn() && !self.called.is_empty() && self.begins_by_moving()
     }
 
     /// Whether the first thing that it does is to move the stack pointer.
@@ -285,7 +285,7 @@ impl<'k> Function<'k> {
     }
 
     /// Whether nothing leads back to the caller.
-    pub(crate) fn is_endless(&self) -> bool {
+    pub(crate) fn is_noreturn(&self) -> bool {
         !self.returns && !self.leaves && self.jumps.is_empty()
     }
 
@@ -301,7 +301,7 @@ impl<'k> Function<'k> {
             self.leaves = true;
             self.returns |= path.popped;
         } else {
-            return Err(path.call.map_or(Failure::Strange, Failure::After));
+            return Err(path.call.map_or(Failure::Unsupported, Failure::After));
         }
         Ok(())
     }
@@ -309,30 +309,30 @@ impl<'k> Function<'k> {
     /// Follows the targets of indirect jumps. They are not looked up: where code lies between parts of the function, or
     /// behind it, that is reached in no other way, it is what such a jump leads to, if it then fits.
     fn follow_tables(&mut self) {
-        let Some((mut hole, mut state)) = self.jumps.first_key_value().map(|(hole, state)| (*hole, *state))
+        let Some((mut gap, mut state)) = self.jumps.first_key_value().map(|(gap, state)| (*gap, *state))
         else {
             return;
         };
         loop {
             // The nearest jump before it.
-            if let Some((_, jump)) = self.jumps.range(..=hole).next_back() {
+            if let Some((_, jump)) = self.jumps.range(..=gap).next_back() {
                 state = *jump;
             }
-            let start = self.skip_padding(hole);
+            let start = self.skip_padding(gap);
             let is_open = !self.steps.contains_key(&start) && !self.known.starts.contains(&start);
             let fits = |function: &mut Self| {
                 let path = Path { address: start, state, call: None, popped: true };
                 (function.is_guess || function.begins_other(start) != Begins::Certainly)
                     && function.fits(path)
             };
-            if is_open && !fits(self) && !self.has_after(hole) {
+            if is_open && !fits(self) && !self.continues_after(gap) {
                 return;
             }
-            let Some(next) = self.hole_after(start) else { return };
-            if next <= hole {
+            let Some(next) = self.gap_after(start) else { return };
+            if next <= gap {
                 return;
             }
-            hole = next;
+            gap = next;
         }
     }
 
@@ -347,22 +347,22 @@ impl<'k> Function<'k> {
                     self.take_back(&added);
                     break;
                 }
-                Err(Failure::After(call)) if self.final_calls.insert(call) => blamed.push(call),
+                Err(Failure::After(call)) if self.noreturn_calls.insert(call) => blamed.push(call),
                 Err(_) => break,
             }
         }
         blamed.iter().for_each(|call| {
-            self.final_calls.remove(call);
+            self.noreturn_calls.remove(call);
         });
         false
     }
 
-    fn has_after(&self, address: u64) -> bool {
+    fn continues_after(&self, address: u64) -> bool {
         self.steps.range(address..).next().is_some()
     }
 
     /// The end of the first instruction from `address` on after which the function has a gap.
-    fn hole_after(&self, address: u64) -> Option<u64> {
+    fn gap_after(&self, address: u64) -> Option<u64> {
         let mut steps = self.steps.range(address..);
         let (at, step) = steps.next()?;
         let mut end = at + u64::from(step.length);

@@ -17,7 +17,7 @@ const PASSES: usize = 4;
 pub(crate) struct Functions {
     /// By address: the end of the instruction, and its rule.
     rules: BTreeMap<u64, (u64, Rule)>,
-    endless: HashSet<u64>,
+    noreturn: HashSet<u64>,
 }
 
 impl Functions {
@@ -25,13 +25,13 @@ impl Functions {
         let mut starts: HashSet<u64> = called(code).collect();
         starts.extend(code.starts.iter().filter(|start| code.at(**start).is_some()));
         starts.remove(&code.entry);
-        let mut known = Known { code, starts, endless: HashSet::new(), begins: RefCell::default() };
+        let mut known = Known { code, starts, noreturn: HashSet::new(), begins: RefCell::default() };
         let mut found = Self::with(&known);
         for _ in 1..PASSES {
-            if found.endless == known.endless {
+            if found.noreturn == known.noreturn {
                 break;
             }
-            known.endless = found.endless;
+            known.noreturn = found.noreturn;
             known.begins.take();
             found = Self::with(&known);
         }
@@ -43,7 +43,7 @@ impl Functions {
 
     /// Follows what may be functions, and what they call, which certainly is one.
     fn with(known: &Known<'_>) -> Self {
-        let mut found = Self { rules: BTreeMap::new(), endless: HashSet::new() };
+        let mut found = Self { rules: BTreeMap::new(), noreturn: HashSet::new() };
         let mut seen = HashSet::new();
         let mut starts: Vec<_> = known.starts.iter().map(|start| (*start, false)).collect();
         starts.sort_unstable();
@@ -121,8 +121,8 @@ impl Functions {
         if !is_called && !function.is_likely() {
             return None;
         }
-        if function.is_endless() {
-            self.endless.insert(start);
+        if function.is_noreturn() {
+            self.noreturn.insert(start);
         }
         for (address, length, rule) in function.rules() {
             let end = address + u64::from(length);

@@ -2,9 +2,10 @@
 //!
 //! Each function is followed from its first instruction, where the stack pointer is known, along all its branches. Per
 //! instruction that gives where the canonical frame address and the caller's frame pointer are: relative to the stack or
-//! frame pointer, in another register, or in a word of the frame. What must never happen here: a rule that is only likely.
-//! A function that does not return with the stack pointer where it was, or that modifies it in a way that is not
-//! understood, gets no rules; the walker then does without.
+//! frame pointer, in another register, or in a word of the frame. Where functions begin in a stripped file, which calls do not
+//! return and where jump tables lead is inferred, too, and may be wrong. What must never happen here: rules for a function
+//! that does not return with the stack pointer where it was, or that modifies it in a way that is not supported. The walker
+//! does without them.
 
 mod effect;
 mod function;

@@ -9,7 +9,7 @@ use std::path::Path;
 use anyhow::{Context, Result, bail};
 use nix::fcntl::OFlag;
 use object::read::elf::{ElfFile64, ProgramHeader as _};
-use object::{LittleEndian, Object, ObjectSection, ReadCache, SectionFlags};
+use object::{LittleEndian, Object, ObjectSection, ReadCache};
 use unwind::compile::{self, CompileError, InferredRow};
 use unwind::elf_file::ElfFile;
 use unwind::go_table::{self, GoTable};
@@ -17,7 +17,6 @@ use unwind::{Machine, Section, Source, debug_frame, go_frame};
 
 use crate::uncovered_code;
 
-const SHF_EXECINSTR: u64 = 4;
 const PT_LOAD: u32 = 1;
 const PF_X: u32 = 1;
 /// Enough for the program headers of usual files.
@@ -132,9 +131,7 @@ impl SourceFile {
         }
         let (mut debug_frame, mut go) = (None, None);
         for section in elf.sections() {
-            if let SectionFlags::Elf { sh_flags, .. } = section.flags()
-                && sh_flags & SHF_EXECINSTR != 0
-            {
+            if uncovered_code::is_executable(&section) {
                 let (start, end) = found.text;
                 let address = section.address();
                 found.text = (start.min(address), end.max(address.saturating_add(section.size())));

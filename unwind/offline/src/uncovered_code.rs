@@ -26,11 +26,9 @@ pub(crate) fn read<'c, R: Read + Seek>(
     let mut code = Code { entry: elf.entry(), ..Code::default() };
     let gaps = compile::uncovered(Machine::X86_64, eh_frame, 0..u64::MAX);
     for section in elf.sections() {
-        let is_code =
-            matches!(section.flags(), SectionFlags::Elf { sh_flags, .. } if sh_flags & SHF_EXECINSTR != 0);
         let is_stubs = section.name().is_ok_and(|name| name.starts_with(STUBS));
         // Separate debug files have the sections of their program without contents.
-        if !is_code || is_stubs || section.kind() == SectionKind::UninitializedData {
+        if !is_executable(&section) || is_stubs || section.kind() == SectionKind::UninitializedData {
             continue;
         }
         let (start, end) = (section.address(), section.address().saturating_add(section.size()));
@@ -58,4 +56,9 @@ pub(crate) fn read<'c, R: Read + Seek>(
     code.starts.sort_unstable();
     code.starts.dedup();
     code
+}
+
+/// Whether the section contains code.
+pub(crate) fn is_executable<'d>(section: &impl ObjectSection<'d>) -> bool {
+    matches!(section.flags(), SectionFlags::Elf { sh_flags, .. } if sh_flags & SHF_EXECINSTR != 0)
 }
