@@ -7,7 +7,6 @@ mod heavy_tree;
 
 use std::collections::{BTreeMap, HashMap};
 
-pub use heavy_tree::Growth;
 use regex_lite::Regex;
 use unwind::{FoundBy, Frame};
 
@@ -75,6 +74,17 @@ impl Filters {
         let given = all.iter().filter_map(|(name, regex)| Some(format!("--{name} {}", regex.as_ref()?)));
         given.collect::<Vec<_>>().join(" ")
     }
+}
+
+/// How far to build a tree.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Growth {
+    /// Completely.
+    Whole,
+    /// Every node of at least this weight.
+    AtLeast(u64),
+    /// Until this many nodes of each group of stacks, the heaviest first, have all their children.
+    Heaviest(usize),
 }
 
 /// What a label stands for.

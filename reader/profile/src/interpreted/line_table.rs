@@ -4,6 +4,9 @@
 //! and the location table of 3.11 and later (Objects/locations.md, in 3.13 InternalDocs/locations.md). A table that ends
 //! early, or means nothing, says nothing.
 
+/// The form of a line table that is the name of a language instead.
+pub(super) const NAME_OF_LANGUAGE: u32 = 4;
+
 /// The line of the instruction at `offset`, in units of two bytes; none if the table does not say.
 pub(super) fn line_of(form: u32, table: &[u8], first_line: u32, offset: u32) -> Option<u32> {
     let (first, bytes) = (i64::from(first_line), u64::from(offset) * 2);
@@ -11,7 +14,7 @@ pub(super) fn line_of(form: u32, table: &[u8], first_line: u32, offset: u32) -> 
         1 => by_lnotab(table, first, bytes),
         2 => by_ranges(table, first, bytes),
         3 => by_locations(table, first, offset.into()),
-        super::NAME_OF_LANGUAGE => Some(offset.into()),
+        NAME_OF_LANGUAGE => Some(offset.into()),
         _ => None,
     };
     line.and_then(|line| u32::try_from(line).ok()).filter(|line| *line > 0)

@@ -14,6 +14,7 @@ pub use text::text;
 
 use unwind::{Frame, Interpreted};
 
+use self::line_table::NAME_OF_LANGUAGE;
 use crate::file_name::base_name;
 use crate::profile_file::InterpretedFunction;
 
@@ -28,9 +29,8 @@ pub struct InterpretedView {
 
 /// What marks the frames of Python in folded stacks.
 const PYTHON_MARK: &str = "_[py]";
-/// The number of languages that the unwinders of regions name, and the form of a line table that is such a name.
+/// The number of languages that the unwinders of regions name.
 const BY_UNWINDER: u32 = 2;
-const NAME_OF_LANGUAGE: u32 = 4;
 
 /// The mark at the end of an element of a folded stack, if it is an interpreter's: the name of a language in it has two
 /// characters or more, so that it is none of the other marks.

@@ -2,7 +2,7 @@
 
 use std::io::{self, Write};
 
-use super::Grouping;
+use super::grouping::Grouping;
 use crate::profile::Profile;
 
 /// A format. Each format's file defines one, `DESCRIPTION`.

@@ -5,6 +5,7 @@
 //! its weight: timer periods, with the CPU time of its thread, or events, or milliseconds off the processor. Losses are
 //! markers over the span in which they were counted.
 
+mod axis;
 mod markers;
 mod meta;
 mod tables;
@@ -14,11 +15,12 @@ use std::io::{self, Write};
 
 use serde::Serialize;
 
+use self::axis::Axis;
 use self::markers::Markers;
 use self::meta::Meta;
 use self::tables::{Lib, Shared, Tables};
-use super::Grouping;
 use super::description::{Description, Writer};
+use super::grouping::Grouping;
 use super::sampled_thread::{SampledThread, heaviest, sampled_threads};
 use crate::measure::Unit;
 use crate::profile::{Profile, TimedSample};
@@ -102,7 +104,7 @@ fn write(profile: &Profile, _: Grouping, out: &mut dyn Write) -> io::Result<()> 
         // The viewer requires one.
         threads.push(without_samples(profile));
     }
-    markers::mark(profile, &sampled, selected, &axis, &mut tables, &mut threads);
+    mark(profile, &sampled, selected, &axis, &mut tables, &mut threads);
     let document = Document {
         meta: Meta::new(profile, &axis, sampled.get(selected).map_or(0, SampledThread::period_ns), selected),
         libs: &tables.libs,
@@ -113,25 +115,23 @@ fn write(profile: &Profile, _: Grouping, out: &mut dyn Write) -> io::Result<()> 
     out.write_all(b"\n")
 }
 
-/// The time axis.
-struct Axis {
-    /// Its origin: the start of the recording, or an older sample (of a process that recorded before).
-    zero_ns: u64,
-    end_ns: u64,
-}
-
-impl Axis {
-    fn new(profile: &Profile) -> Self {
-        let (session, detail) = (&profile.session, &profile.stats.detail);
-        let first = profile.timeline.first().map_or(session.started_ns, |timed| timed.ns);
-        let last = profile.timeline.last().map_or(0, |timed| timed.ns);
-        let end_ns = last.max(session.started_ns.saturating_add(detail.duration_ns));
-        Axis { zero_ns: first.min(session.started_ns), end_ns }
+/// Adds markers for losses to the heaviest thread of their process, or else to the selected thread.
+fn mark(
+    profile: &Profile,
+    sampled: &[SampledThread<'_>],
+    selected: usize,
+    axis: &Axis,
+    tables: &mut Tables<'_>,
+    threads: &mut [Thread],
+) {
+    for loss in &profile.losses {
+        let of_process = |thread: &SampledThread<'_>| thread.process().info.id == loss.process;
+        let own = sampled.iter().enumerate().filter(|(_, thread)| of_process(thread));
+        let index = own.max_by_key(|(_, thread)| thread.rank()).map_or(selected, |(index, _)| index);
+        threads[index].markers.push(loss, axis, tables);
     }
-
-    /// Milliseconds since its origin.
-    fn milliseconds(&self, ns: u64) -> f64 {
-        ns.saturating_sub(self.zero_ns) as f64 / 1e6
+    for loss in markers::untimed(profile, axis) {
+        threads[selected].markers.push(&loss, axis, tables);
     }
 }
 

@@ -11,7 +11,8 @@ use inferno::flamegraph::{self, Direction, Options, TextTruncateDirection};
 
 use super::description::{Description, Writer};
 use super::folded::{self, Kind, Naming};
-use super::{Grouping, title};
+use super::grouping::Grouping;
+use super::title;
 use crate::digits::{counted, grouped};
 use crate::measure::Unit;
 use crate::profile::Profile;
@@ -26,6 +27,14 @@ const NARROWEST: u64 = 10_000;
 /// Maximum length of a title in characters.
 const TITLE_WIDTH: usize = 100;
 
+/// The graph of a profile without samples: a program that ends before its first sample is no error.
+const EMPTY: &str = r#"<?xml version="1.0" standalone="no"?>
+<svg version="1.1" width="1200" height="80" viewBox="0 0 1200 80" xmlns="http://www.w3.org/2000/svg">
+<rect width="100%" height="100%" fill="white"/>
+<text x="600" y="46" text-anchor="middle" font-family="sans-serif" font-size="17">The profile has no samples</text>
+</svg>
+"#;
+
 /// Writes the flame graph of a profile: roots at the bottom, or at the top if they would be out of sight at the bottom.
 fn write(profile: &Profile, grouping: Grouping, out: &mut dyn Write) -> io::Result<()> {
     let naming = Naming::short(profile);
@@ -36,7 +45,7 @@ fn write(profile: &Profile, grouping: Grouping, out: &mut dyn Write) -> io::Resu
         Ok(())
     })?;
     if lines.is_empty() {
-        return Err(io::Error::new(io::ErrorKind::InvalidInput, "the profile has no samples to draw"));
+        return out.write_all(EMPTY.as_bytes());
     }
     let mut palette = PaletteMap::default();
     let mut kinds: Vec<Kind> = Vec::new();

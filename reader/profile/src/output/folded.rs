@@ -6,8 +6,8 @@ use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::io::{self, Write};
 
-use super::Grouping;
 use super::description::{Description, Writer};
+use super::grouping::Grouping;
 use crate::call_tree::{CallTree, Direction, Stacks, Step};
 use crate::collapsed_name::collapsed_name;
 use crate::file_name::base_name;

@@ -5,8 +5,8 @@ use std::io::{self, Write};
 
 use serde::Serialize;
 
-use super::Grouping;
 use super::description::{Description, Writer};
+use super::grouping::Grouping;
 use crate::file_name::base_name;
 use crate::profile::{Bucket, Profile, Stack, found_by_name};
 use crate::profile_file::end_name;

@@ -7,6 +7,7 @@ mod description;
 mod firefox;
 mod flamegraph;
 mod folded;
+mod grouping;
 pub mod jsonl;
 mod parquet;
 mod perf_data;
@@ -25,6 +26,7 @@ use std::str::FromStr;
 use anyhow::Context;
 
 use self::description::{Description, Writer};
+pub use self::grouping::Grouping;
 use crate::events::NoSuchEvent;
 use crate::profile::{self, Profile, Totals};
 use crate::profile_file::ProfileError;
@@ -213,18 +215,6 @@ impl FromStr for Format {
         let found = Format::ALL.into_iter().find(|format| format.name() == name);
         found.ok_or_else(|| format!("unknown format `{name}`; use one of {}", Format::names()))
     }
-}
-
-/// What to add before the root of each stack.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum Grouping {
-    /// Nothing: equal stacks of all threads are merged.
-    #[default]
-    None,
-    /// The process, `NAME-PID`.
-    Process,
-    /// The thread, `NAME-PID/TID`.
-    Thread,
 }
 
 /// Reads a profile file and writes it in another format, without grouping.

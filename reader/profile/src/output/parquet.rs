@@ -16,8 +16,8 @@ use parquet::file::writer::SerializedFileWriter;
 use parquet::schema::parser::parse_message_type;
 
 use self::column::Column;
-use super::Grouping;
 use super::description::{Description, Writer};
+use super::grouping::Grouping;
 use crate::file_name::base_name;
 use crate::names::NameId;
 use crate::profile::{Bucket, Profile, found_by_name};

@@ -14,8 +14,8 @@ use flate2::Compression;
 use flate2::write::GzEncoder;
 
 use self::protobuf::Message;
-use super::Grouping;
 use super::description::{self, Description};
+use super::grouping::Grouping;
 use super::sampled_thread::{SampledThread, heaviest, mark, sampled_threads};
 use super::strings::Strings;
 use super::title::source;

@@ -9,8 +9,8 @@ use std::io::{self, Write};
 
 use serde::{Serialize, Serializer};
 
-use super::Grouping;
 use super::description::{Description, Writer};
+use super::grouping::Grouping;
 use super::sampled_thread::{SampledThread, heaviest, mark, sampled_threads};
 use super::title::title;
 use crate::measure::{Measure, Unit};

@@ -65,6 +65,14 @@ fn json_lines() {
 }
 
 #[test]
+fn flame_graph_of_no_samples_says_so() {
+    let profile = profile::of_events(Vec::new(), &SymbolSources::none());
+    let svg = text(&profile, Format::Flamegraph, Grouping::None);
+    assert!(svg.starts_with("<?xml") && svg.trim_end().ends_with("</svg>"));
+    assert!(svg.contains(">The profile has no samples</text>"), "{svg}");
+}
+
+#[test]
 fn flame_graph_shows_every_function() {
     let profile = loaded("svg");
     let svg = text(&profile, Format::Flamegraph, Grouping::None);

@@ -7,7 +7,8 @@ use object::write::{Object, Symbol, SymbolSection};
 use object::{Architecture, BinaryFormat, Endianness, SectionKind, SymbolFlags, SymbolKind, SymbolScope};
 use unwind::{End, FoundBy, Frame};
 
-use super::{Profile, load};
+use super::contents::Profile;
+use super::load::load;
 
 use crate::profile_file::{
     Counters, Event, ModuleGone, ModuleInfo, ProcessEnd, ProcessFate, ProcessInfo, ProfileWriter, Sample,

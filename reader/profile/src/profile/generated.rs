@@ -6,7 +6,9 @@
 use std::collections::{BTreeMap, HashMap};
 use std::path::PathBuf;
 
-use super::{Binary, Location, Process, Profile};
+use super::code::{Binary, Location};
+use super::contents::Profile;
+use super::process::Process;
 use crate::mappings::{History, Mapping};
 use crate::profile_file::{GeneratedCode, GeneratedFunction, ProcessInfo};
 use crate::symbolize::{NameFile, Origin, perf_map_path};

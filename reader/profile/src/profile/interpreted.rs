@@ -5,13 +5,15 @@ use std::path::{Path, PathBuf};
 
 use unwind::Interpreted as Frame;
 
-use super::stacks::{Counts, Paths};
+use super::bucket::StackFrame;
+use super::code::{Binary, FunctionId, SourceLine};
+use super::contents::Profile;
+use super::reshape;
+use super::stacks::Counts;
 use super::timeline::TimedSample;
-use super::{Binary, FunctionId, Profile, SourceLine, Stack, StackFrame};
 use crate::interpreted::{InterpretedView, gap, is_internal};
 use crate::profile_file::InterpretedFunction;
 use crate::symbolize::Origin;
-use crate::word_map::WordMap;
 
 /// Number of bits for the line in the substitute address of an interpreted frame.
 const LINE_BITS: u32 = 32;
@@ -109,32 +111,7 @@ pub(super) fn fold(profile: &mut Profile, counts: &mut Counts, timed_samples: &m
     fold_inlined(profile);
     let kinds: Vec<Kind> =
         (0..profile.locations.len() as u32).map(|location| kind(profile, location)).collect();
-    let mut paths = Paths::default();
-    let mut numbers: WordMap<(u32, u8), u32> = WordMap::default();
-    let mut stacks = Vec::new();
-    let old = std::mem::take(&mut profile.stacks);
-    let mut path: Vec<StackFrame> = Vec::new();
-    let new_numbers: Vec<u32> = old
-        .iter()
-        .map(|stack| {
-            let before = std::mem::take(&mut path);
-            path = shown(&profile.frames_from_root(stack), &kinds);
-            let shared = path.iter().zip(&before).take_while(|(a, b)| a == b).count();
-            let innermost = paths.push(&path, shared);
-            let next = stacks.len() as u32;
-            let number = *numbers.entry((innermost, stack.end)).or_insert(next);
-            if number == next {
-                stacks.push(Stack { innermost, end: stack.end });
-            }
-            number
-        })
-        .collect();
-    (profile.paths, profile.stacks) = (paths, stacks);
-    counts.renumber(&new_numbers);
-    profile.renumber_pairs(&new_numbers);
-    for timed in timed_samples.iter_mut().flatten() {
-        timed.stack = new_numbers[timed.stack as usize];
-    }
+    reshape::reshape(profile, counts, timed_samples, |frames| shown(&frames, &kinds));
 }
 
 /// The kind of a location, for hiding an interpreter's own frames.

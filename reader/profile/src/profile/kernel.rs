@@ -3,12 +3,10 @@
 use std::collections::{BTreeMap, HashMap};
 use std::path::PathBuf;
 
-use super::{Binary, Profile};
+use super::code::Binary;
+use super::contents::Profile;
 use crate::profile_file::KernelSymbol;
 use crate::symbolize::Origin;
-
-/// How a kernel frame was found: by the kernel. Greater than all values of `unwind::FoundBy`.
-pub(super) const KERNEL: u8 = 4;
 
 /// The sampled functions of the kernel.
 #[derive(Debug, Default)]

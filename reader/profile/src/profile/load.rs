@@ -10,20 +10,21 @@ use std::path::Path;
 use std::sync::mpsc::{channel, sync_channel};
 use std::thread::ScopedJoinHandle;
 
-use unwind::{End, FoundBy};
-
 use super::addresses::Addresses;
 use super::batch::{Batch, PendingSample};
+use super::bucket::{Bucket, LockPair, Stack};
+use super::code::{Binary, BinaryKey};
+use super::contents::Profile;
 use super::generated::Generated;
 use super::interpreted::{self, InterpretedFunctions};
 use super::kernel::KernelNames;
 use super::naming;
+use super::preempted;
 use super::resolve::{Known, Resolver};
 use super::sample_reader::{Indexes, PAIR, SampleReader};
 use super::stacks::{Counted, Counts, Key, RecentStacks, Secret};
-use super::stored::{self, BinaryKey, StoredNames};
+use super::stored::{self, StoredNames};
 use super::timeline::{LossFinder, TimedSample};
-use super::{Binary, Bucket, LockPair, Profile, Stack};
 use crate::events::{self, Events};
 use crate::mappings::{History, Mapping};
 use crate::profile_file::{
@@ -448,8 +449,9 @@ impl Loader {
         if !sources.interpreted.internals {
             interpreted::fold(&mut self.profile, &mut self.counts, &mut self.timed_samples);
         }
+        preempted::fold(&mut self.profile, &mut self.counts, &mut self.timed_samples);
         self.order();
-        sum(&mut self.profile);
+        self.profile.sum();
         self.profile
     }
 
@@ -499,26 +501,4 @@ impl Loader {
 /// The result of a thread; propagates its panic.
 fn joined<T>(thread: ScopedJoinHandle<'_, T>) -> T {
     thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
-}
-
-/// Sums up the buckets of the main event. Different events have different units.
-pub(super) fn sum(profile: &mut Profile) {
-    let mut totals = super::Totals::default();
-    let mut of_stack = vec![0; profile.stacks.len()];
-    for bucket in profile.buckets.iter().filter(|bucket| bucket.event == profile.main) {
-        totals.samples += bucket.samples;
-        totals.weight += bucket.weight;
-        of_stack[bucket.stack as usize] += bucket.samples;
-    }
-    for (stack, samples) in profile.stacks.iter().zip(of_stack) {
-        if stack.end != End::Root as u8 {
-            totals.truncated += samples;
-        }
-        for frame in profile.frames(stack) {
-            totals.frames += samples;
-            totals.frame_pointer += if frame.found_by == FoundBy::FramePointer as u8 { samples } else { 0 };
-            totals.guessed += if frame.found_by == FoundBy::Guess as u8 { samples } else { 0 };
-        }
-    }
-    profile.totals = totals;
 }

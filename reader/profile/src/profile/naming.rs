@@ -3,11 +3,13 @@
 use std::collections::{BTreeSet, HashMap};
 use std::ops::Range;
 
+use super::bucket::truncation_mark;
+use super::code::{Binary, Function, FunctionId, Location, SourceLine};
+use super::contents::Profile;
 use super::generated::Generated;
 use super::interpreted::{InterpretedFunctions, Shown};
 use super::kernel::KernelNames;
 use super::stored::StoredNames;
-use super::{Binary, Function, FunctionId, Location, Profile, SourceLine, truncation_mark};
 use crate::mapped_memory::mark_name;
 use crate::names::{NameId, Names};
 use crate::profile_file::{WAKE_LATENCY, WAKE_LATENCY_NAME, WALL_MARKS};

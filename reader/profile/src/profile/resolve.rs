@@ -2,11 +2,13 @@
 
 use unwind::Frame;
 
+use super::bucket::{KERNEL, Stack, StackFrame};
+use super::code::Location;
+use super::contents::Profile;
 use super::generated::Generated;
 use super::interpreted::InterpretedFunctions;
-use super::kernel::{KERNEL, KernelNames};
+use super::kernel::KernelNames;
 use super::stacks::RawStack;
-use super::{Location, Profile, Stack, StackFrame};
 use crate::mappings::History;
 use crate::profile_file::WALL_MARKS;
 use crate::word_map::WordMap;

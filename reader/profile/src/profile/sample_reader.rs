@@ -6,8 +6,8 @@
 use std::collections::HashMap;
 
 use super::batch::{Batch, What};
+use super::process::{Process, Thread};
 use super::stacks::{Digest, RawStack, RunningDigest, Secret};
-use super::{Process, Thread};
 use crate::events::{EventCount, Events};
 use crate::locks::Joiner;
 use crate::mappings::History;

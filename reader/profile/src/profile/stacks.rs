@@ -6,7 +6,7 @@
 use std::collections::HashMap;
 use std::hash::{BuildHasher, BuildHasherDefault, Hash, Hasher, RandomState};
 
-use super::Bucket;
+use super::bucket::Bucket;
 
 /// Stands for the parent of the outermost nodes.
 pub(super) const ROOT: u32 = u32::MAX;

@@ -2,16 +2,11 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::os::unix::ffi::OsStrExt;
-use std::path::PathBuf;
 
-use super::{Binary, Location, Profile, SourceLine};
-use crate::profile_file::{
-    FileIdentity, NameSection, NameSectionWriter, NamedFrame, StoredBinary, StoredOrigin,
-};
+use super::code::{Binary, BinaryKey, Location, SourceLine};
+use super::contents::Profile;
+use crate::profile_file::{NameSection, NameSectionWriter, NamedFrame, StoredBinary, StoredOrigin};
 use crate::symbolize::{Line, Origin, Symbols};
-
-/// The identity of a binary: see [`Binary::key`].
-pub(super) type BinaryKey = (Vec<u8>, Option<(PathBuf, Option<FileIdentity>)>);
 
 /// The names in a profile file.
 #[derive(Debug)]

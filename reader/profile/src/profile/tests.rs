@@ -1,8 +1,10 @@
 //! Aggregation: weights, trees, threads and processes, on a made-up profile.
 
+use unwind::{End, Frame};
+
 use super::fixture;
 use super::*;
-use crate::profile_file::{Event, GeneratedCode, GeneratedFunction, Sample};
+use crate::profile_file::{Event, GeneratedCode, GeneratedFunction, ProcessInfo, Sample, SessionInfo};
 use crate::symbolize::SymbolSources;
 
 /// Every stack as `root;...;leaf`, with its weight by thread id.
@@ -59,6 +61,35 @@ fn a_call_at_the_end_of_a_function_belongs_to_it() {
     let profile = load(&file, &SymbolSources::none()).unwrap();
     assert_eq!(stacks(&profile), [(1, "caller;next".to_owned(), 1)]);
     std::fs::remove_dir_all(&directory).unwrap();
+}
+
+#[test]
+fn the_call_injected_to_preempt_a_goroutine_is_left_out() {
+    for injected in ["runtime.asyncPreempt", "runtime.asyncPreempt.abi0"] {
+        let directory = fixture::directory("preempted");
+        let app = directory.join("app");
+        fixture::binary(&app, &["main.main", "main.spin", injected]);
+        let entry = fixture::leaf(2);
+        let inside = Frame::new(fixture::BASE + 0x310, unwind::FoundBy::Cfi, true).bits();
+        let sample = |tid, frames| fixture::sample(0, tid, 5, 1, End::Root, frames);
+        let events = [
+            fixture::module(0, 1, &app, fixture::BASE, 0),
+            sample(1, vec![entry, fixture::caller(1), fixture::caller(0)]),
+            sample(1, vec![fixture::caller(1), fixture::caller(0)]),
+            // Its own time, and a stack of nothing else.
+            sample(2, vec![inside, fixture::caller(1), fixture::caller(0)]),
+            sample(3, vec![entry]),
+        ];
+        let file = directory.join("p.data");
+        fixture::write(&file, &events);
+        let profile = load(&file, &SymbolSources::none()).unwrap();
+        let below = "main.main;main.spin".to_owned();
+        let expected =
+            [(1, below.clone(), 2), (2, format!("{below};{injected}"), 1), (3, injected.to_owned(), 1)];
+        assert_eq!(stacks(&profile), expected);
+        assert_eq!(profile.stacks.len(), 3);
+        std::fs::remove_dir_all(&directory).unwrap();
+    }
 }
 
 #[test]
@@ -159,5 +190,11 @@ fn processes_have_the_name_they_were_called_by() {
     assert_eq!(name("/usr/bin/redis-check-rdb", &["/usr/bin/redis-server", "*:6379"]), "redis-server");
     assert_eq!(name("/bin/bash", &["-bash"]), "bash");
     assert_eq!(name("/bin/bash", &[""]), "bash");
+    assert_eq!(name("/usr/sbin/sshd", &["sshd: root@pts/0"]), "sshd: root@pts/0");
+    assert_eq!(
+        name("/opt/chromium", &["/opt/chromium --type=renderer --user-data-dir=/tmp/scoped --x"]),
+        "chromium"
+    );
+    assert_eq!(name("/opt/chromium", &["/proc/self/exe", "--type=gpu-process"]), "chromium");
     assert_eq!(name("", &[]), "?");
 }

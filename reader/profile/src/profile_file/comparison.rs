@@ -1,7 +1,7 @@
 //! The event that compares a thread's own walk with the walk of its stack copy.
 
-use super::FRAMES_MAX;
 use super::fields::{Fields, Malformed, Put};
+use super::limits::FRAMES_MAX;
 
 /// The comparison of a stack copy, unwound by the recorder, with the thread's own walk.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -1,6 +1,6 @@
 //! The primitives of an event: LEB128 integers, strings, lists.
 
-use super::STRING_MAX;
+use super::limits::STRING_MAX;
 
 /// Appends primitives to a buffer.
 pub(super) trait Put {

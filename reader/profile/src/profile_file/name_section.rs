@@ -11,10 +11,10 @@ use flate2::Compression;
 use flate2::read::ZlibDecoder;
 use flate2::write::ZlibEncoder;
 
+use super::block::{BLOCK_MAX, BLOCK_NAMES, frame_block};
 use super::codec::{path, put_path};
 use super::event::FileIdentity;
 use super::fields::{Fields, Malformed, Put, PutText};
-use super::{BLOCK_MAX, BLOCK_NAMES, frame_block};
 use crate::names::{NameId, Names};
 use crate::word_map::WordMap;
 

@@ -4,14 +4,14 @@ use std::fs::File;
 use std::io::{self, Read, Seek};
 use std::path::Path;
 
+use super::block::{BLOCK_EVENTS, BLOCK_HEADER_LEN, BLOCK_MAX, BLOCK_NAMES, checksum, frame_block};
 use super::codec::{Decoded, Previous, decode};
+use super::error::ProfileError;
+use super::event::{Event, Sample};
 use super::fields::Fields;
+use super::header::{HEADER_LEN, MAGIC, OLDEST, PERF_MAGIC, VERSION};
 use super::name_section::{Assembly, NameSection};
 use super::sample_ref::SampleRef;
-use super::{
-    BLOCK_EVENTS, BLOCK_HEADER_LEN, BLOCK_MAX, BLOCK_NAMES, Event, HEADER_LEN, MAGIC, OLDEST, PERF_MAGIC,
-    ProfileError, Sample, VERSION, checksum, frame_block,
-};
 use crate::input;
 
 /// How the file ends.

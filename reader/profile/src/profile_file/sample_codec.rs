@@ -2,8 +2,8 @@
 
 use super::event::{KernelSample, Sample};
 use super::fields::{Fields, INTEGER_MOST, Malformed, Put, Room};
+use super::limits::{FRAMES_MAX, KERNEL_FRAMES_MAX, KERNEL_SAMPLES_MAX};
 use super::sample_ref::SampleRef;
-use super::{FRAMES_MAX, KERNEL_FRAMES_MAX, KERNEL_SAMPLES_MAX};
 
 /// The previous sample in the same block, relative to which a sample is encoded.
 #[derive(Default)]

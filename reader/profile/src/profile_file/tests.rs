@@ -2,6 +2,9 @@
 
 use selfwind_tests::random::Random;
 
+use super::block::{BLOCK_EVENTS, BLOCK_HEADER_LEN, checksum};
+use super::header::HEADER_LEN;
+use super::limits::FRAMES_MAX;
 use super::*;
 use crate::tracepoint::{EventFields, FieldValue, Tracepoint};
 

@@ -2,10 +2,11 @@
 
 use std::io::{self, Write};
 
+use super::block::{BLOCK_EVENTS, BLOCK_HEADER_LEN, BLOCK_MAX, BLOCK_TARGET, checksum};
 use super::codec::{Previous, encode, encode_sample};
-use super::{
-    BLOCK_EVENTS, BLOCK_HEADER_LEN, BLOCK_MAX, BLOCK_TARGET, Event, MAGIC, SampleRef, VERSION, checksum,
-};
+use super::event::Event;
+use super::header::{MAGIC, VERSION};
+use super::sample_ref::SampleRef;
 
 /// Appends events to a profile.
 pub struct ProfileWriter<W: Write> {

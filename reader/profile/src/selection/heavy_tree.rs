@@ -9,20 +9,9 @@ use std::collections::BinaryHeap;
 
 use unwind::FoundBy;
 
-use super::{Chosen, Selection, Unit, found_by};
+use super::{Chosen, Growth, Selection, Unit, found_by};
 use crate::call_tree::{ALL, CallTree, Direction, Node, Step};
 use crate::profile::{StackFrame, Trail};
-
-/// How far to build a tree.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Growth {
-    /// Completely.
-    Whole,
-    /// Every node of at least this weight.
-    AtLeast(u64),
-    /// Until this many nodes of each group of stacks, the heaviest first, have all their children.
-    Heaviest(usize),
-}
 
 const NONE: u32 = u32::MAX;
 

@@ -4,6 +4,8 @@
 //! assumed.
 
 mod copies;
+mod image;
+mod summary;
 mod sums;
 mod text;
 
@@ -11,240 +13,25 @@ mod text;
 mod tests;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::path::{Path, PathBuf};
 
-use serde::{Serialize, Serializer};
 use shm_format::Skip;
 
 pub use self::copies::{CopyStats, RecoveredStats};
+use self::image::Image;
+pub use self::summary::{Accounting, Detail, HandlerTime, ProcessStats, Rate, Stats};
 use self::sums::Sums;
 use crate::events::{self, Events};
 use crate::interpreted;
 use crate::locks::Joiner;
 use crate::measure::{Measure, Weighed};
-use crate::profile_file::{
-    Counters, End, Event, ProcessEnd, ProcessFate, ProcessInfo, Sample, SampleRef, SessionInfo, end_name,
-};
+use crate::profile_file::{End, Event, ProcessEnd, ProcessFate, Sample, SampleRef, SessionInfo, end_name};
 use crate::source_list::{self, THREAD_TIMER, WALL_SOURCE};
-
-/// The statistics of a profile, as printed by `stats --json`.
-#[derive(Clone, Debug, Default, Serialize)]
-pub struct Stats {
-    /// Samples in the profile.
-    pub samples: u64,
-    /// Weight of the main event, in timer periods or its unit: the total of every output.
-    pub weight: u64,
-    /// Samples that were taken but lost, for any cause.
-    pub lost: u64,
-    /// Samples whose stack is incomplete.
-    pub truncated: u64,
-    /// Threads seen.
-    pub threads: u64,
-    /// Processes seen; one that executes another program stays one.
-    pub processes: u64,
-    /// Size of the profile.
-    pub bytes: u64,
-    /// Everything else.
-    pub detail: Detail,
-}
-
-/// Detailed statistics.
-#[derive(Clone, Debug, Default, Serialize)]
-pub struct Detail {
-    /// The recording ended regularly. Otherwise its recorder was killed, and the last counters are older than the last samples.
-    pub complete: bool,
-    /// Duration of the recording in nanoseconds, as far as known.
-    pub duration_ns: u64,
-    /// Exit status of the command, as a shell reports it.
-    pub exit_status: Option<i32>,
-    /// Requested samples per second of CPU time.
-    pub frequency: u32,
-    /// How often samples were taken.
-    pub rate: Rate,
-    /// CPU time that the samples represent, in nanoseconds; 0 if they represent anything else.
-    pub cpu_ns: u64,
-    /// Samples and weight of each event. The weight above is that of one of them.
-    pub weights: Vec<Weighed>,
-    /// The name of that event.
-    pub event: String,
-    /// Whether everything that fired is accounted for.
-    pub accounting: Accounting,
-    /// Lost samples by cause. `unread`: counted as recorded, not in the profile (overwritten, torn, set aside).
-    pub lost: BTreeMap<String, u64>,
-    /// Weight of lost samples by cause.
-    pub lost_weight: BTreeMap<String, u64>,
-    /// Skipped samples by cause.
-    pub skipped: BTreeMap<String, u64>,
-    /// Stacks by the reason why their walk ended.
-    pub ends: BTreeMap<String, u64>,
-    /// Time in the handler.
-    pub handler_ns: HandlerTime,
-    /// Mean size of a record in the pool, in bytes, including its header.
-    pub ring_bytes_per_sample: f64,
-    /// Number of records drained; a sample may have several.
-    pub ring_records: u64,
-    /// Mean number of frames of a stack.
-    pub frames_per_sample: f64,
-    /// Samples by source.
-    pub sources: BTreeMap<String, u64>,
-    /// Number of walks. Kernel events before one walk share its stack.
-    pub unwinds: u64,
-    /// Samples per walk.
-    pub samples_per_unwind: f64,
-    /// What became of the kernel's events, by name: `events = exact + restarted + deeper + overhead + blocked +
-    /// unmatched + unanswered + not_waiting`, and `lost` more.
-    pub kernel: BTreeMap<String, u64>,
-    /// Comparison of stack copies with the threads' own walks (`--unwind both`).
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub copy: Option<CopyStats>,
-    /// Notes and settings of agents, by key.
-    pub settings: BTreeMap<String, BTreeSet<String>>,
-    /// Process images: each exec makes a new one.
-    pub images: u64,
-    /// Threads with at least one sample.
-    pub threads_sampled: u64,
-    /// Gaps in the sequence numbers of threads.
-    pub gaps: u64,
-    /// Records that were never finished.
-    pub torn: u64,
-    /// Chunks set aside because their contents break the format.
-    pub violations: u64,
-    /// Stacks that refer to a missing one.
-    pub undecodable: u64,
-    /// All process images; while recording only those still running.
-    pub by_process: Vec<ProcessStats>,
-}
-
-/// Samples per second of CPU time, if samples stand for time.
-#[derive(Clone, Debug, Default, Serialize)]
-pub struct Rate {
-    /// The requested rate.
-    pub asked: f64,
-    /// The actual rate.
-    pub delivered: f64,
-    /// Ticks skipped because of `--max-overhead`.
-    pub left_out: u64,
-}
-
-/// `fired = unwinds + lost + skipped + earlier + cut_short`.
-#[derive(Clone, Debug, Default, Serialize)]
-pub struct Accounting {
-    /// How often a handler ran for a sample.
-    pub fired: u64,
-    /// The timer periods that they stand for.
-    pub fired_weight: u64,
-    /// Skipped samples, for any cause.
-    pub skipped: u64,
-    /// Samples recorded before this recording began, and overwritten since.
-    pub earlier: u64,
-    /// Handlers that the end of their process cut short.
-    pub cut_short: u64,
-    /// The equation holds. Null when the recorder was killed: the last counters are too old to tell.
-    pub adds_up: Option<bool>,
-}
-
-/// Time in the handler in nanoseconds, from a histogram: the upper bounds of buckets, at most a quarter too high.
-#[derive(Clone, Debug, Default, Serialize)]
-pub struct HandlerTime {
-    /// Number of handler runs.
-    pub count: u64,
-    /// Median.
-    pub p50: u64,
-    /// 99th percentile.
-    pub p99: u64,
-    /// Maximum.
-    pub max: u64,
-}
-
-/// A process image.
-#[derive(Clone, Debug, Default, Serialize)]
-pub struct ProcessStats {
-    /// Process id.
-    pub pid: u32,
-    /// Process id of the parent.
-    pub ppid: u32,
-    /// The executable.
-    #[serde(serialize_with = "as_text")]
-    pub exe: PathBuf,
-    /// How it ended: exited, executed, vanished, running, unknown.
-    pub fate: &'static str,
-    /// Samples in the profile.
-    pub samples: u64,
-    /// Weight of those of the main event.
-    pub weight: u64,
-    /// Samples with an incomplete stack.
-    pub truncated: u64,
-    /// How often its handler ran for a sample.
-    pub fired: u64,
-    /// Lost samples, which are not in the profile.
-    pub lost: u64,
-    /// Notes of the agent about its start.
-    #[serde(skip_serializing_if = "String::is_empty")]
-    pub note: String,
-}
-
-/// A path as text: it need not be UTF-8, but JSON must.
-fn as_text<S: Serializer>(path: &Path, serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.serialize_str(&path.to_string_lossy())
-}
 
 /// Maximum number of different texts per topic.
 const SETTINGS_LIMIT: usize = 20;
 
 /// While recording, the number of ended images that are kept, because a few late samples may follow.
 const ENDED_KEPT: usize = 1024;
-
-/// Samples of CPU time before the sampling began or at the end of a thread.
-#[derive(Default)]
-struct Unplaced {
-    samples: u64,
-    weight: u64,
-}
-
-/// A process image. There may be very many, so only what is shown is kept.
-#[derive(Default)]
-struct Image {
-    pid: u32,
-    ppid: u32,
-    parent: Option<u32>,
-    /// Its parent is the same process before an exec.
-    was_executed: bool,
-    exe: PathBuf,
-    source: String,
-    period_ns: u64,
-    note: String,
-    samples: u64,
-    /// Samples that timers triggered, perhaps in place of the image's source.
-    of_thread_timers: u64,
-    /// Samples that the clock did not trigger, by number of their source.
-    of_probes: Vec<(u8, u64)>,
-    unwinds: u64,
-    /// Weight of the main event's samples.
-    weight: u64,
-    /// Weight of the clock's samples.
-    clock_weight: u64,
-    /// The part of it that no clock had to sample, because it was over before the sampling began or when a thread ended.
-    unplaced: Unplaced,
-    /// Weight of all records, whatever they count, as the process adds it up.
-    recorded_weight: u64,
-    truncated: u64,
-    counters: Counters,
-    fate: Option<ProcessFate>,
-    /// Threads by number: the thread id, and whether it has samples.
-    threads: BTreeMap<u32, (u32, bool)>,
-    /// The thread of the last sample, its number and id.
-    last: Option<(u32, u32)>,
-}
-
-impl Image {
-    fn introduce(&mut self, info: &ProcessInfo) {
-        (self.pid, self.ppid, self.parent) = (info.pid, info.ppid, info.parent);
-        self.exe.clone_from(&info.exe);
-        self.source.clone_from(&info.source);
-        self.period_ns = info.period_ns;
-        self.note.clone_from(&info.note);
-    }
-}
 
 /// Sums up events.
 #[derive(Default)]

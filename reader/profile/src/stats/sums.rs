@@ -2,7 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::{Detail, Image, ProcessStats, Stats};
+use super::image::Image;
+use super::summary::{Detail, ProcessStats, Stats};
 use crate::heap::ALLOCATION;
 use crate::locks::LOCK;
 use crate::mapped_memory::MAPPING;

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::profile_file::{Cause, CountersAt, NanosBucket, ProcessEnd, Tail};
+use crate::profile_file::{Counters, ProcessInfo};
 
 fn cause(name: &str, count: u64) -> Cause {
     Cause { name: name.into(), count, weight: count * 3 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
-use super::{ProcessStats, Stats};
+use super::summary::{ProcessStats, Stats};
 use crate::digits::counted;
 use crate::measure::Weighed;
 use crate::profile_file::Tail;
@@ -31,7 +31,7 @@ impl Stats {
         let rate = &self.detail.rate;
         (rate.left_out > 0).then(|| {
             format!(
-                "{} of {} samples a second, to stay below --max-overhead ({} skipped; the handler takes {} us, the slowest percent {} us and more)",
+                "{} of {} samples a second, to stay below --max-overhead ({} skipped; the handler takes {} us, the slowest percent {} us and more, waits for a CPU included)",
                 rate.delivered,
                 rate.asked,
                 counted(rate.left_out, "tick", "ticks"),

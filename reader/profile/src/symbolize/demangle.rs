@@ -12,7 +12,7 @@ const LONGEST: usize = 16 * 1024;
 /// Maximum length of a readable name; the rest is cut off.
 const LONGEST_READABLE: usize = 4096;
 
-/// The readable form of a symbol: Rust (legacy, without its hash, and v0) and Itanium C++.
+/// The readable form of a symbol: Rust (legacy, without its hash, and v0), Itanium C++, and OCaml (with its number).
 /// ELF symbol versions (`name@@GLIBC_2.17`) are removed.
 pub fn demangle(name: &str) -> Cow<'_, str> {
     let name = match name.find('@') {
@@ -31,13 +31,33 @@ pub fn demangle(name: &str) -> Cow<'_, str> {
             None => return Cow::Borrowed(name),
         }
     } else {
-        return Cow::Borrowed(name);
+        return ocaml(name).map_or(Cow::Borrowed(name), Cow::Owned);
     };
     match (done, readable.full) {
         (true, _) => Cow::Owned(readable.text),
         (false, true) => Cow::Owned(readable.text + "…"),
         (false, false) => Cow::Borrowed(name),
     }
+}
+
+/// The readable form of a function of OCaml: `caml`, its module, two underscores (since OCaml 5.1 a dot), its name and a number.
+/// Characters other than letters, digits and underscores are written as `$` and two hexadecimal digits.
+fn ocaml(name: &str) -> Option<String> {
+    let path = name
+        .strip_prefix("caml")
+        .filter(|path| path.starts_with(|first: char| first.is_ascii_uppercase()))?;
+    let path = path.replace("__", ".");
+    if !path.contains('.') {
+        return None;
+    }
+    let mut pieces = path.split('$');
+    let mut readable = String::from(pieces.next()?);
+    for piece in pieces {
+        let code = piece.get(..2).and_then(|digits| u8::from_str_radix(digits, 16).ok())?;
+        readable.push(code.is_ascii_graphic().then_some(code.into())?);
+        readable.push_str(&piece[2..]);
+    }
+    Some(readable)
 }
 
 /// Writes an Itanium name. `None` if it cannot be parsed; false if it did not fit.
@@ -187,6 +207,24 @@ mod tests {
         }
         // Names of vector functions (libmvec) are not C++.
         assert_eq!(demangle("_ZGVbN2v_cos"), "_ZGVbN2v_cos");
+    }
+
+    #[test]
+    fn names_of_ocaml() {
+        assert_eq!(demangle("camlStdlib__List__rev_merge_552"), "Stdlib.List.rev_merge_552");
+        assert_eq!(demangle("camlStdlib__List.rev_merge_552"), "Stdlib.List.rev_merge_552");
+        assert_eq!(demangle("camlMain__$2b$21_90"), "Main.+!_90");
+        for name in [
+            "caml_apply2",
+            "caml_oldify_one",
+            "camlMain",
+            "camlMain__$2",
+            "camlMain__$zz",
+            "camlMain__$00",
+            "camlMain__$é",
+        ] {
+            assert_eq!(demangle(name), name);
+        }
     }
 
     #[test]

@@ -12,6 +12,16 @@ use crate::names::{NameId, Names};
 /// Prefix of glibc's internal names of public functions. The symbol table has the public ones.
 const GLIBC_ALIAS: &[u8] = b"__GI_";
 
+/// What the agent's functions are called, which have no symbols.
+const AGENT: &str = "[selfwind]";
+
+/// Whether that is the file name of an agent: `agent-VERSION-HASH.so`, with the name of a build after `agent`.
+fn is_agent(file: &str) -> bool {
+    let name = file.strip_prefix("agent-").and_then(|name| name.strip_suffix(".so"));
+    let hash = name.and_then(|name| name.rsplit_once('-')).map_or("", |(_, hash)| hash);
+    hash.len() == 16 && hash.bytes().all(|digit| digit.is_ascii_hexdigit())
+}
+
 /// A function of a symbol table: its address and its linkage name.
 pub(super) type Found<'a> = (u64, Cow<'a, [u8]>);
 
@@ -122,11 +132,16 @@ impl<'a, 'c> Namer<'a, 'c> {
         is_linker_name(&name).then(|| self.symbol(address, names))
     }
 
-    /// The name of an address in symbol tables, or else module and start of its function.
+    /// The name of an address in symbol tables, or else module and start of its function, or for the agent a mark.
     fn symbol(&mut self, address: u64, names: &mut Names) -> Named {
         let Some((start, raw)) = (self.find)(address) else {
-            let start = (self.function_start)(address).unwrap_or(address);
-            let function = names.intern(&format!("{}+{start:#x}", self.module));
+            let function = match is_agent(self.module) {
+                true => names.intern(AGENT),
+                false => {
+                    let start = (self.function_start)(address).unwrap_or(address);
+                    names.intern(&format!("{}+{start:#x}", self.module))
+                }
+            };
             return Named { function, linkage: function };
         };
         *self.known.symbols.entry(start).or_insert_with(|| {
@@ -144,5 +159,25 @@ impl Known {
     fn file(&mut self, file: &str, names: &mut Names) -> NameId {
         let key = (file.as_ptr() as usize, file.len());
         *self.files.entry(key).or_insert_with(|| names.intern(file))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn agents_are_recognised_by_their_file_names() {
+        for name in ["agent-0.1.0-0123456789abcdef.so", "agent-probes-alloc-0.1.0-c8c94c043ff8d0f5.so"] {
+            assert!(is_agent(name), "{name}");
+        }
+        for name in [
+            "agent.so",
+            "agent-0.1.0.so",
+            "agent-0.1.0-0123456789abcdeg.so",
+            "libagent-0.1.0-0123456789abcdef.so",
+        ] {
+            assert!(!is_agent(name), "{name}");
+        }
     }
 }

@@ -2,8 +2,8 @@
 
 use serde::Serialize;
 
+use super::axis::Axis;
 use super::tables::{self, Tables};
-use super::{Axis, SampledThread, Thread};
 use crate::profile::{Loss, Profile, TimedSample};
 
 /// Name and type of the markers.
@@ -38,7 +38,8 @@ enum Data {
 }
 
 impl Markers {
-    fn push(&mut self, loss: &Loss, axis: &Axis, tables: &mut Tables<'_>) {
+    /// Losses, over the span in which they were counted.
+    pub(super) fn push(&mut self, loss: &Loss, axis: &Axis, tables: &mut Tables<'_>) {
         let (cause, samples, weight) = (loss.cause.clone(), loss.samples, loss.weight);
         self.data.push(Data::Lost { r#type: LOST, cause, samples, weight });
         self.name.push(tables.text(LOST));
@@ -70,28 +71,8 @@ impl Markers {
     }
 }
 
-/// Adds markers for losses to the heaviest thread of their process, or else to the selected thread.
-pub(super) fn mark(
-    profile: &Profile,
-    sampled: &[SampledThread<'_>],
-    selected: usize,
-    axis: &Axis,
-    tables: &mut Tables<'_>,
-    threads: &mut [Thread],
-) {
-    for loss in &profile.losses {
-        let of_process = |thread: &SampledThread<'_>| thread.process().info.id == loss.process;
-        let own = sampled.iter().enumerate().filter(|(_, thread)| of_process(thread));
-        let index = own.max_by_key(|(_, thread)| thread.rank()).map_or(selected, |(index, _)| index);
-        threads[index].markers.push(loss, axis, tables);
-    }
-    for loss in untimed(profile, axis) {
-        threads[selected].markers.push(&loss, axis, tables);
-    }
-}
-
 /// Losses that only the totals contain, not the counters over time: a marker over the whole recording.
-fn untimed(profile: &Profile, axis: &Axis) -> Vec<Loss> {
+pub(super) fn untimed(profile: &Profile, axis: &Axis) -> Vec<Loss> {
     let detail = &profile.stats.detail;
     let rest = detail.lost.iter().map(|(cause, &samples)| {
         let timed = profile.losses.iter().filter(|loss| loss.cause == *cause);

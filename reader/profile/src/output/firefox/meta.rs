@@ -3,7 +3,7 @@
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use super::Axis;
+use super::axis::Axis;
 use super::markers::{EVENT, LOST};
 use crate::output::title::{source, title};
 use crate::profile::Profile;
