@@ -4,7 +4,7 @@ use core::sync::atomic::{AtomicU64, Ordering};
 
 use handler::sys::PAGE;
 
-use crate::initial_stack::InitialStack;
+use crate::initial_stack::{AT_BASE, InitialStack};
 use crate::kernel;
 
 const AT_PHDR: u64 = 3;
@@ -16,6 +16,7 @@ const AT_MINSIGSTKSZ: u64 = 51;
 
 static HEADERS: AtomicU64 = AtomicU64::new(0);
 static HEADER_COUNT: AtomicU64 = AtomicU64::new(0);
+static LOADER: AtomicU64 = AtomicU64::new(0);
 static VDSO: AtomicU64 = AtomicU64::new(0);
 static STACK_END: AtomicU64 = AtomicU64::new(0);
 static SIGNAL_FRAME: AtomicU64 = AtomicU64::new(0);
@@ -41,6 +42,7 @@ fn note((tag, value): (u64, u64)) {
     match tag {
         AT_PHDR => HEADERS.store(value, Ordering::Relaxed),
         AT_PHNUM => HEADER_COUNT.store(value, Ordering::Relaxed),
+        AT_BASE => LOADER.store(value, Ordering::Relaxed),
         AT_SYSINFO_EHDR => VDSO.store(value, Ordering::Relaxed),
         // The page it begins in is mapped; nothing but the path itself and eight bytes lies above it.
         AT_EXECFN => STACK_END.store((value & !(PAGE - 1)) + PAGE, Ordering::Relaxed),
@@ -52,6 +54,11 @@ fn note((tag, value): (u64, u64)) {
 /// Address and number of the program's program headers.
 pub(crate) fn program_headers() -> (u64, u64) {
     (HEADERS.load(Ordering::Relaxed), HEADER_COUNT.load(Ordering::Relaxed))
+}
+
+/// Whether the kernel has loaded the dynamic loader for the program, instead of as the program or not at all.
+pub(crate) fn has_loader() -> bool {
+    LOADER.load(Ordering::Relaxed) != 0
 }
 
 /// Address of the vDSO; 0 for none.

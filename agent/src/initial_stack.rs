@@ -6,8 +6,8 @@
 use crate::object_info::weak_import;
 
 const AT_NULL: u64 = 0;
-/// Address of the dynamic loader; 0 if the loader was run as the program itself.
-const AT_BASE: u64 = 7;
+/// Address of the dynamic loader; 0 if the loader was run as the program itself, or if there is none.
+pub(crate) const AT_BASE: u64 = 7;
 /// Most arguments, variables, and entries that are searched for an end.
 const MOST: usize = 1 << 16;
 

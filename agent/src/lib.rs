@@ -44,6 +44,7 @@ mod locks;
 #[cfg(not(feature = "locks"))]
 #[path = "locks/none.rs"]
 mod locks;
+mod mapped_files;
 #[cfg(feature = "mappings")]
 mod mappings;
 #[cfg(not(feature = "mappings"))]
@@ -206,10 +207,20 @@ fn choose_clock() {
     }
 }
 
+/// The path of a program that the dynamic loader was told to run, as in `ld.so PROGRAM`: to the kernel the loader is the program.
+fn program_run_by_loader() -> Option<Vec<u8>> {
+    let is_loaded = !link_map::is_without_loader() && !auxiliary::has_loader();
+    // SAFETY: the first object of the loader's list is the program, which is never unloaded.
+    let program = unsafe { link_map::first().as_ref() }.filter(|_| is_loaded)?;
+    mapped_files::path_at(program.dynamic as u64)
+}
+
 /// What is needed to name objects for which the loader gives no full name.
 fn names(config: &Config) -> Names {
     let mut buffer = [0u8; 4096];
-    let program = kernel::read_link(c"/proc/self/exe", &mut buffer).map(<[u8]>::to_vec).unwrap_or_default();
+    let program = program_run_by_loader()
+        .or_else(|| kernel::read_link(c"/proc/self/exe", &mut buffer).map(<[u8]>::to_vec).ok())
+        .unwrap_or_default();
     let directory: Vec<u8> = kernel::current_directory(&mut buffer).to_vec();
     let tables = config.tables.clone().and_then(sections::trusted_directory);
     Names { program, directory, tables, native_only: config.native_only }

@@ -66,13 +66,13 @@ pub(crate) struct Object {
 }
 
 impl Object {
-    /// Whether `image` at `path` is the same object.
-    fn is(&self, image: &ElfImage<'_>, path: &[u8]) -> bool {
+    /// Whether `image` is the same object; `path` is asked for if all else is equal.
+    fn is(&self, image: &ElfImage<'_>, path: impl FnOnce() -> Vec<u8>) -> bool {
         self.start == image.start
             && self.end == image.end
             && self.bias == image.bias
             && self.build_id == image.build_id.unwrap_or(&[])
-            && self.path == path
+            && self.path == path()
     }
 }
 
@@ -189,19 +189,41 @@ pub(crate) fn tell_all(listener: &mut dyn Listener) {
     with_registry(|registry| registry.objects.iter().for_each(|object| listener.loaded(object)));
 }
 
+/// Objects in the order in which the loader lists them, as far as it has added and removed some only.
+struct Known<'a> {
+    objects: &'a [Arc<Object>],
+    /// Index of the object behind the last one found.
+    next: usize,
+}
+
+impl<'a> Known<'a> {
+    /// The object for which `is_it` holds: mostly the next one, as a visit would otherwise compare each object with all others.
+    fn find(&mut self, is_it: impl Fn(&Object) -> bool) -> Option<&'a Arc<Object>> {
+        let behind = self.objects.get(self.next..).unwrap_or(&[]).iter();
+        let at = behind.chain(self.objects).position(|object| is_it(object))?;
+        let at = (self.next + at) % self.objects.len();
+        self.next = at + 1;
+        self.objects.get(at)
+    }
+}
+
 /// Visits the loader's list and copies what is new.
 fn visit(stage: Stage, names: &Names, known: Vec<Arc<Object>>) -> Seen {
     let vdso = crate::auxiliary::vdso();
     let mut seen = Seen { changes: 0, known: Vec::new(), new: Vec::new() };
     let mut first = true;
-    let looks_for_tables = !known.is_empty() && names.tables.as_deref().is_some_and(sections::have_changed);
+    let mut known = Known { objects: &known, next: 0 };
+    let looks_for_tables =
+        !known.objects.is_empty() && names.tables.as_deref().is_some_and(sections::have_changed);
     symbols::visit_objects(&mut |info: &ObjectInfo| {
         seen.changes = info.changes();
         // SAFETY: the loader's lock is held during the visit, so the object stays loaded.
         let (headers, name) = unsafe { (info.program_headers(), info.name().to_bytes()) };
         let is_program = core::mem::take(&mut first);
-        let path = |image: &ElfImage<'_>| names.path_of(name, is_program, vdso != 0 && image.start == vdso);
-        let is_known = |image: &ElfImage<'_>| known.iter().find(|object| object.is(image, &path(image)));
+        let path = |image: &ElfImage<'_>| {
+            names.path_of(name, image.start, is_program, vdso != 0 && image.start == vdso)
+        };
+        let mut find_known = |image: &ElfImage<'_>| known.find(|object| object.is(image, || path(image)));
         let tables = names.tables.as_deref();
         let thread_locals = info.thread_locals(is_program, headers);
         if is_program && name.is_empty() {
@@ -210,7 +232,7 @@ fn visit(stage: Stage, names: &Names, known: Vec<Arc<Object>>) -> Seen {
         if stage == Stage::Attached {
             let Some(copied) = CopiedImage::new(info.bias, headers) else { return true };
             let Some(image) = copied.image() else { return true };
-            if let Some(object) = is_known(&image) {
+            if let Some(object) = find_known(&image) {
                 seen.known.push(object.clone());
                 return true;
             }
@@ -228,7 +250,7 @@ fn visit(stage: Stage, names: &Names, known: Vec<Arc<Object>>) -> Seen {
         let Some(image) = (unsafe { ElfImage::<'static>::from_headers(info.bias, headers) }) else {
             return true;
         };
-        if let Some(object) = is_known(&image) {
+        if let Some(object) = find_known(&image) {
             let late = if looks_for_tables { with_table(object) } else { None };
             seen.known.push(late.unwrap_or_else(|| object.clone()));
             return true;
@@ -414,14 +436,10 @@ impl Registry {
 
     /// Merges the result of a visit.
     fn merge(&mut self, seen: Seen, listener: &mut dyn Listener) {
-        let gone: Vec<_> = self
-            .objects
-            .iter()
-            .filter(|object| !seen.known.iter().any(|known| known.id == object.id))
-            .cloned()
-            .collect();
-        let is_old = |known: &Arc<Object>| self.objects.iter().any(|object| Arc::ptr_eq(known, object));
-        let same = seen.known.iter().all(is_old);
+        let mut known = Known { objects: &seen.known, next: 0 };
+        let is_gone = |object: &&Arc<Object>| known.find(|known| known.id == object.id).is_none();
+        let gone: Vec<_> = self.objects.iter().filter(is_gone).cloned().collect();
+        let same = self.objects.iter().zip(&seen.known).all(|(old, known)| Arc::ptr_eq(old, known));
         self.changes = seen.changes;
         if gone.is_empty() && seen.new.is_empty() && same {
             return self.sweep();
@@ -467,7 +485,7 @@ impl Registry {
         let generated: &'static [Run] = unsafe { &*core::ptr::from_ref(generated) };
         let Some(modules) = Modules::new(shared, self.generation) else { return };
         let python = self.objects.iter().find_map(|object| object.python?.known());
-        let snapshot = Snapshot { modules, python, regions: regions_shared, generated };
+        let snapshot = Snapshot::new(modules, python, regions_shared, generated);
         let published =
             Published { snapshot, list, regions, objects: self.objects.clone(), _generated: code };
         let published = Box::into_raw(Box::new(published));

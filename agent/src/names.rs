@@ -7,6 +7,7 @@ use unwind::elf_image::ElfImage;
 
 use crate::dynamic::Symbols;
 use crate::link_map::OWN_NAME;
+use crate::mapped_files;
 use crate::object_info::ObjectInfo;
 use crate::python;
 
@@ -24,8 +25,8 @@ pub(crate) struct Names {
 }
 
 impl Names {
-    /// The path of the object that the loader calls `name`.
-    pub(crate) fn path_of(&self, name: &[u8], is_program: bool, is_vdso: bool) -> Vec<u8> {
+    /// The path of the object at `start` that the loader calls `name`.
+    pub(crate) fn path_of(&self, name: &[u8], start: u64, is_program: bool, is_vdso: bool) -> Vec<u8> {
         if is_vdso {
             return b"[vdso]".to_vec();
         }
@@ -36,7 +37,9 @@ impl Names {
             return self.program.clone();
         }
         if name.first() == Some(&b'/') {
-            return name.to_vec();
+            // Loaded through a descriptor, which means another file in another process and at another time.
+            let through = name.starts_with(b"/proc/").then(|| mapped_files::path_at(start));
+            return through.flatten().unwrap_or_else(|| name.to_vec());
         }
         [self.directory.as_slice(), b"/", name.strip_prefix(b"./").unwrap_or(name)].concat()
     }

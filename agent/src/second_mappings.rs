@@ -10,18 +10,14 @@ use handler::recording::Recording;
 use handler::snapshot;
 use shm_format::record::{self, DurableRecord, Segments};
 
-use crate::hexadecimal;
 use crate::journal;
-use crate::kernel::File;
+use crate::mapped_files::{self, MappedFile};
 use crate::modules::{self, Listener, Object, Segment};
 
 /// First id of these modules; those of the loader's objects are below.
 const NUMBERS: u32 = 1 << 31;
 /// Maximum number reported.
 const MOST: u32 = 64;
-/// Maximum bytes of /proc/self/maps that are read.
-const LONGEST: usize = 4 << 20;
-const CHUNK: usize = 16 << 10;
 
 /// A loaded object.
 struct Known {
@@ -67,12 +63,11 @@ pub(crate) fn tell(recording: &Recording) {
     if !snapshot::saw_unknown_code() || activity::is_filtered() {
         return;
     }
-    let Some(maps) = read_maps() else { return };
+    let Some(maps) = mapped_files::read() else { return };
     let mut known = Collected(Vec::new());
     modules::tell_all(&mut known);
     let mut number = NUMBERS;
-    for line in maps.split(|&byte| byte == b'\n') {
-        let Some(mapping) = Mapping::parse(line) else { continue };
+    for mapping in MappedFile::all(&maps).filter(|mapping| mapping.is_executable) {
         if known.0.iter().any(|object| object.start <= mapping.start && mapping.start < object.end) {
             continue;
         }
@@ -97,83 +92,5 @@ pub(crate) fn tell(recording: &Recording) {
             journal::append(recording, &DurableRecord::Module(module));
             number += 1;
         }
-    }
-}
-
-fn read_maps() -> Option<Vec<u8>> {
-    let file = File::read_only(c"/proc/self/maps").ok()?;
-    let mut text = Vec::new();
-    while text.len() < LONGEST {
-        let before = text.len();
-        text.resize(before + CHUNK, 0);
-        let count = file.read(&mut text[before..]).ok()?;
-        text.truncate(before + count);
-        if count == 0 {
-            break;
-        }
-    }
-    Some(text)
-}
-
-/// An executable mapping of a file.
-struct Mapping<'a> {
-    start: u64,
-    end: u64,
-    offset: u64,
-    path: &'a [u8],
-}
-
-impl<'a> Mapping<'a> {
-    /// `START-END PERMISSIONS OFFSET DEVICE INODE PATH`.
-    fn parse(line: &'a [u8]) -> Option<Self> {
-        let path = &line[line.iter().position(|&byte| byte == b'/')?..];
-        let mut fields = line.split(|&byte| byte == b' ');
-        let mut range = fields.next()?.split(|&byte| byte == b'-');
-        let (start, end) = (hexadecimal::number(range.next()?)?, hexadecimal::number(range.next()?)?);
-        if fields.next()?.get(2) != Some(&b'x') {
-            return None;
-        }
-        Some(Self { start, end, offset: hexadecimal::number(fields.next()?)?, path })
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn executable_mappings_of_files_are_told() {
-        let line =
-            b"7fcafe600000-7fcafe792000 r-xp 014c4000 fe:00 247584                     /usr/bin/node (x)";
-        let mapping = Mapping::parse(line).unwrap();
-        assert_eq!(
-            (mapping.start, mapping.end, mapping.offset),
-            (0x7fca_fe60_0000, 0x7fca_fe79_2000, 0x14c_4000)
-        );
-        assert_eq!(mapping.path, b"/usr/bin/node (x)");
-        for other in [
-            &b"7fcafe600000-7fcafe792000 rw-p 014c4000 fe:00 247584 /usr/bin/node"[..],
-            b"7ffd0000-7ffe0000 r-xp 00000000 00:00 0 [vdso]",
-            b"/",
-            b"",
-        ] {
-            assert!(Mapping::parse(other).is_none());
-        }
-    }
-
-    #[test]
-    fn file_offsets_are_addresses_in_their_segments() {
-        let segment = Segment { address: 0x1_2000, bytes: 0x1000, file_offset: 0x800, flags: 5 };
-        let object = Known {
-            start: 0x1_0000,
-            end: 0x2_0000,
-            bias: 0x1_0000,
-            path: Vec::new(),
-            build_id: Vec::new(),
-            segments: alloc::vec![segment],
-        };
-        assert_eq!(object.address_of(0x900), Some(0x2100));
-        assert_eq!(object.address_of(0x7ff), None);
-        assert_eq!(object.address_of(0x1800), None);
     }
 }

@@ -252,10 +252,11 @@ pub(crate) fn announce(recording: &Recording, slot: &Slot) {
     tell(recording, slot, News::Born);
 }
 
-/// Starts sampling the slot's thread; if that fails, reports it to the reader.
+/// Starts sampling the slot's thread; if that fails, reports it to the reader, unless the thread has just ended.
 pub(crate) fn start(recording: &Recording, slot: &Slot, since: Since) {
     let Some(agent) = agent::get() else { return };
     if let Err(shortfall) = sources::start_thread(recording, slot, &agent.config, since)
+        && !has_ended(slot.tid())
         && !TIMER_FAILED.swap(true, Ordering::Relaxed)
     {
         let error = alloc::format!("errno {}", shortfall.error.0);
@@ -375,15 +376,19 @@ pub(crate) fn reap_discovered(recording: &Recording) {
     let _masked = Masked::new();
     for slot in discovered {
         let sequence = slot.sequence();
-        let arguments = [sys::process_id() as usize, slot.tid() as usize, 0, 0, 0, 0];
-        // SAFETY: signal 0 only tests whether the thread exists.
-        if unsafe { kernel::call(libc::SYS_tgkill, arguments) } == Err(kernel::Errno(libc::ESRCH))
-            && slot.end_discovered(sequence)
-        {
+        if has_ended(slot.tid()) && slot.end_discovered(sequence) {
             signal_stacks::take_back(slot);
             retire(recording, slot);
         }
     }
+}
+
+/// Whether there is no such thread of this process any more.
+fn has_ended(tid: u32) -> bool {
+    let arguments = [sys::process_id() as usize, tid as usize, 0, 0, 0, 0];
+    // SAFETY: signal 0 only tests whether the thread exists.
+    let found = unsafe { kernel::call(libc::SYS_tgkill, arguments) };
+    found == Err(kernel::Errno(libc::ESRCH))
 }
 
 /// The thread that registers the others.

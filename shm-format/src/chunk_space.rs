@@ -22,7 +22,8 @@ struct Piece {
     length: usize,
 }
 
-/// The mapped chunks of a region.
+/// The mapped chunks of a region. The first ones need the first fields only.
+#[repr(C)]
 pub(crate) struct ChunkSpace {
     /// Address of chunk 0.
     base: NonNull<u8>,

@@ -18,14 +18,15 @@ use crate::layout::{
 use crate::pool::Pool;
 use crate::record::{DurableKind, DurableRecord};
 
-/// A region being written by this process.
+/// A region being written by this process. What a record needs is in the first cache line.
+#[repr(C, align(64))]
 pub struct Region {
     base: NonNull<u8>,
-    geometry: Geometry,
-    chunks: ChunkSpace,
     chunk_words: usize,
-    mode: Mode,
     nonce: u64,
+    chunks: ChunkSpace,
+    geometry: Geometry,
+    mode: Mode,
     chunks_backed: AtomicU64,
     durable_backed: AtomicU64,
     durable_open: AtomicU64,

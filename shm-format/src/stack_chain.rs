@@ -26,6 +26,7 @@ const _: () = assert!(HEAD_MOST <= FRAMES_AT);
 ///
 /// All zero is a chain without a stack. The chain knows which stack was *recorded* last, the walker only which was
 /// *walked* last: the walker's reports ([`walked`](Self::walked)) are only usable if every walk is reported.
+#[repr(C, align(64))]
 pub struct StackChain {
     /// Whether `position` and `previous` belong to a committed record.
     linked: bool,
@@ -35,11 +36,11 @@ pub struct StackChain {
     unchanged: usize,
     position: Position,
     depth: usize,
+    /// The last literal frame.
+    literal: u64,
     /// Leaf first, at the end of the array.
     previous: [u64; MAX_DEPTH],
     recent: [u64; RECENT],
-    /// The last literal frame.
-    literal: u64,
     /// The record being assembled.
     buffer: [u8; BUFFER],
 }
@@ -50,23 +51,16 @@ impl Default for StackChain {
     }
 }
 
-/// What the buffer contains.
+/// The part of the buffer that a record consists of.
 #[derive(Clone, Copy)]
 struct Encoded {
-    form: Form,
-    /// Length of the suffix shared with the previous stack, in frames.
-    shared: usize,
-    /// Whether literal frames take eight bytes.
-    wide: bool,
-    /// Where the head begins.
     start: usize,
-    /// Where the frames end.
     end: usize,
 }
 
 impl Encoded {
     #[inline(always)]
-    fn words(&self) -> usize {
+    fn words(self) -> usize {
         (self.end - self.start).div_ceil(8)
     }
 }
@@ -164,8 +158,16 @@ impl StackChain {
         if frames.len() > MAX_DEPTH {
             return cursor.lose(Loss::TooLarge);
         }
-        Write { chain: self, preface, head: &head, frames, linked, standalone, done: None }
-            .run(cursor, pool, &now)
+        let mut write = Write { chain: self, preface, head: &head, frames, linked, standalone };
+        match write.attempt(cursor, pool, &now)? {
+            Some(committed) => Ok(committed),
+            None => {
+                // A copy, because only that has an address.
+                let Write { chain, preface, head, frames, standalone, .. } = write;
+                Write { chain, preface, head, frames, linked: false, standalone }
+                    .attempt_again(cursor, pool, &now)
+            }
+        }
     }
 
     #[inline]
@@ -194,8 +196,8 @@ impl StackChain {
         shared
     }
 
-    /// Encodes a stack into the buffer, and remembers it.
-    #[inline(always)]
+    /// Encodes a stack into the buffer, and remembers it. Not inlined, so that writer and encoder each have the registers.
+    #[inline(never)]
     fn encode(&mut self, form: Form, head: &StackHead, frames: &[u64]) -> Encoded {
         let shared = match form {
             Form::Next | Form::Later(_) => self.shared(frames),
@@ -208,7 +210,13 @@ impl StackChain {
         };
         // SAFETY: there are at most MAX_DEPTH frames, and `shared` is at most their number.
         let (wide, end) = unsafe { self.encode_new(frames, shared) };
-        self.finish(Encoded { form, shared, wide, start: FRAMES_AT, end }, head, frames)
+        let new = frames.len() - shared;
+        let is_usual = (form == Form::Next) & !wide & (head.end == 0);
+        let start = match is_usual & ((shared | new | head.weight as usize) < 0x80) {
+            true => self.put_usual_head(head, shared, new),
+            false => self.put_head(form, wide, head, shared, new),
+        };
+        Encoded { start, end }
     }
 
     /// Encodes the frames before the shared suffix, and remembers them. Returns whether literal frames are wide, and
@@ -288,44 +296,32 @@ impl StackChain {
         if let Some(zeros) = self.buffer.get_mut(end..).and_then(<[u8]>::first_chunk_mut::<8>) {
             *zeros = [0; 8];
         }
-        self.finish(
-            Encoded { form: Form::Standalone, shared: 0, wide: false, start: FRAMES_AT, end },
-            head,
-            frames,
-        )
+        Encoded { start: self.put_head(Form::Standalone, false, head, 0, frames.len()), end }
     }
 
-    /// Writes the head before the frames.
+    /// Writes the head of nearly all records before the frames: every number takes one byte. Returns where it begins.
     #[inline(always)]
-    fn finish(&mut self, encoded: Encoded, head: &StackHead, frames: &[u64]) -> Encoded {
-        let new = frames.len() - encoded.shared;
-        let numbers = encoded.shared | new | head.weight as usize;
-        if (encoded.form == Form::Next) & (numbers < 0x80) & !encoded.wide {
-            return self.finish_next(encoded, head, new);
-        }
-        self.finish_rare(encoded, head, new)
-    }
-
-    /// The head of nearly all records: every number takes one byte.
-    #[inline(always)]
-    fn finish_next(&mut self, encoded: Encoded, head: &StackHead, new: usize) -> Encoded {
+    fn put_usual_head(&mut self, head: &StackHead, shared: usize, new: usize) -> usize {
         let mut before = Backwards { buffer: &mut self.buffer, at: FRAMES_AT };
         let mut first = Form::NEXT;
-        // Bytes that are not used are overwritten by the next.
-        before.put_if(head.nonce != 0, &head.nonce.to_le_bytes());
-        first |= if head.nonce != 0 { flag::NONCE } else { 0 };
-        before.put_if(head.end != 0, &[head.end]);
-        first |= if head.end != 0 { flag::END } else { 0 };
-        before.put_if(head.weight != 1, &[head.weight as u8]);
-        first |= if head.weight != 1 { flag::WEIGHT } else { 0 };
-        before.put(&[first, head.source, encoded.shared as u8, new as u8]);
-        Encoded { start: before.at, ..encoded }
+        if head.nonce != 0 {
+            first |= flag::NONCE;
+            before.put(&head.nonce.to_le_bytes());
+        }
+        if head.weight != 1 {
+            first |= flag::WEIGHT;
+            before.put(&[head.weight as u8]);
+        }
+        before.put(&[first, head.source, shared as u8, new as u8]);
+        before.at
     }
 
+    /// Writes any head.
     #[cold]
-    fn finish_rare(&mut self, encoded: Encoded, head: &StackHead, new: usize) -> Encoded {
+    #[inline(never)]
+    fn put_head(&mut self, form: Form, wide: bool, head: &StackHead, shared: usize, new: usize) -> usize {
         let mut before = Backwards { buffer: &mut self.buffer, at: FRAMES_AT };
-        let mut first = encoded.form.bits() | if encoded.wide { flag::WIDE } else { 0 };
+        let mut first = form.bits() | if wide { flag::WIDE } else { 0 };
         if head.nonce != 0 {
             first |= flag::NONCE;
             before.put(&head.nonce.to_le_bytes());
@@ -339,15 +335,15 @@ impl StackChain {
             before.put_varint(head.weight.into());
         }
         before.put_varint(new as u64);
-        let distance = encoded.form.distance();
+        let distance = form.distance();
         if distance != 0 {
-            before.put_varint(encoded.shared as u64);
+            before.put_varint(shared as u64);
         }
         if distance > 1 {
             before.put_varint(distance);
         }
         before.put(&[first, head.source]);
-        Encoded { start: before.at, ..encoded }
+        before.at
     }
 }
 
@@ -361,62 +357,43 @@ struct Write<'a, B> {
     /// Whether the chain has a stack.
     linked: bool,
     standalone: bool,
-    /// The contents of the buffer, and the position they were encoded for.
-    done: Option<(Encoded, Position)>,
 }
 
 impl<B: Preface> Write<'_, B> {
     #[inline(always)]
-    fn run<P: Pool>(
-        mut self,
+    fn attempt<P: Pool>(
+        &mut self,
         cursor: &ThreadCursor,
         pool: &P,
         now: &impl Fn() -> u64,
-    ) -> Result<Committed, Loss> {
-        let size = |this: &mut Self, position| {
-            let encoded = this.chain.encode(this.form_at(position), this.head, this.frames);
-            this.done = Some((encoded, position));
+    ) -> Result<Option<Committed>, Loss> {
+        let mut state = (self, Encoded { start: 0, end: 0 }, Position::NOWHERE);
+        let size = |(this, encoded, at): &mut (&mut Self, Encoded, Position), position| {
+            *at = position;
+            *encoded = this.chain.encode(this.form_at(position), this.head, this.frames);
             this.preface.words() + encoded.words()
         };
-        match cursor.try_write(pool, B::KIND, now, &mut self, size, Self::fill)? {
-            Some(committed) => Ok(committed),
-            // A copy, because only that has an address.
-            None => {
-                let Self { chain, preface, head, frames, linked, standalone, done } = self;
-                Write { chain, preface, head, frames, linked, standalone, done }.run_again(cursor, pool, now)
-            }
-        }
+        let fill = |(this, encoded, at): &mut (&mut Self, Encoded, Position), record| {
+            this.fill(record, *encoded, *at)
+        };
+        cursor.try_write(pool, B::KIND, now, &mut state, size, fill)
     }
 
-    /// Encodes for another attempt: a nested record intervened, or the chunk changed.
+    /// A nested record intervened, or the chunk changed.
     #[cold]
     #[inline(never)]
-    fn run_again<P: Pool>(
+    fn attempt_again<P: Pool>(
         mut self,
         cursor: &ThreadCursor,
         pool: &P,
         now: &impl Fn() -> u64,
     ) -> Result<Committed, Loss> {
         for _ in 1..RETRIES {
-            let size = Self::encode_again;
-            let tried = cursor.try_write(pool, B::KIND, now, &mut self, size, Self::fill)?;
-            if let Some(committed) = tried {
+            if let Some(committed) = self.attempt(cursor, pool, now)? {
                 return Ok(committed);
             }
         }
         cursor.lose(Loss::Retries)
-    }
-
-    #[inline(never)]
-    fn encode_again(&mut self, position: Position) -> usize {
-        let form = self.form_at(position);
-        let encoded = match (self.done.map(|done| done.0), form) {
-            (Some(before @ Encoded { form: Form::First, .. }), _) => before,
-            (None, _) | (_, Form::First) => self.chain.encode(form, self.head, self.frames),
-            // Only the distance has changed: the frames stay as encoded.
-            (Some(before), _) => self.chain.finish(Encoded { form, ..before }, self.head, self.frames),
-        };
-        self.preface.words() + self.done.insert((encoded, position)).0.words()
     }
 
     #[inline(always)]
@@ -430,23 +407,26 @@ impl<B: Preface> Write<'_, B> {
 
     /// Fills the record and publishes it.
     #[inline(always)]
-    fn fill<P: Pool>(&mut self, record: Reservation<'_, P>) -> Committed {
-        if let Some((encoded, position)) = self.done {
-            let (before, words) = record.words().split_at_checked(self.preface.words()).unwrap_or((&[], &[]));
-            debug_assert_eq!(words.len(), encoded.words());
-            self.preface.put(|at, value| {
-                if let Some(word) = before.get(at) {
-                    word.store(value, Ordering::Relaxed);
-                }
-            });
-            // SAFETY: the buffer holds that many words from `start` on, including the padding.
-            unsafe { store_bytes(words, self.chain.buffer.as_ptr().add(encoded.start)) };
-            if !self.standalone {
-                self.chain.depth = self.frames.len();
-                self.chain.position = position;
-                self.chain.walked = false;
-                self.chain.linked = true;
+    fn fill<P: Pool>(
+        &mut self,
+        record: Reservation<'_, P>,
+        encoded: Encoded,
+        position: Position,
+    ) -> Committed {
+        let (before, words) = record.words().split_at_checked(self.preface.words()).unwrap_or((&[], &[]));
+        debug_assert_eq!(words.len(), encoded.words());
+        self.preface.put(|at, value| {
+            if let Some(word) = before.get(at) {
+                word.store(value, Ordering::Relaxed);
             }
+        });
+        // SAFETY: the buffer holds that many words from `start` on, including the padding.
+        unsafe { store_bytes(words, self.chain.buffer.as_ptr().add(encoded.start)) };
+        if !self.standalone {
+            self.chain.depth = self.frames.len();
+            self.chain.position = position;
+            self.chain.walked = false;
+            self.chain.linked = true;
         }
         record.commit()
     }
@@ -469,14 +449,6 @@ impl Backwards<'_> {
         if let Some(position) = self.buffer.get_mut(self.at..).and_then(|rest| rest.first_chunk_mut()) {
             *position = *bytes;
         }
-    }
-
-    /// Writes the bytes in any case, and keeps them only if `wanted`: no branch.
-    #[inline]
-    fn put_if<const N: usize>(&mut self, wanted: bool, bytes: &[u8; N]) {
-        let at = self.at;
-        self.put(bytes);
-        self.at = if wanted { self.at } else { at };
     }
 
     /// An unsigned LEB128 number, written from its last byte.

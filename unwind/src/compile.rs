@@ -7,6 +7,7 @@
 
 mod conversion;
 mod functions;
+mod inferred_row;
 mod plain;
 mod rows;
 
@@ -14,10 +15,10 @@ use alloc::vec::Vec;
 use core::ops::Range;
 
 use crate::arch::{Aarch64, Abi, Machine, Native, X86_64};
-use crate::rule::Rule;
 use crate::section::Section;
 use crate::table::{self, BLOCK_SHIFT, BUILD_ID_MAX, CHECKED_FROM, HEADER, SOURCE_AT, Source};
 use functions::Functions;
+pub use inferred_row::InferredRow;
 
 /// Largest address span that a table can describe.
 const SPAN_MAX: u64 = 1 << 32;
@@ -50,17 +51,6 @@ impl core::fmt::Display for CompileError {
 }
 
 impl core::error::Error for CompileError {}
-
-/// A row for code without call frame information.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct InferredRow {
-    /// Its first address.
-    pub start: u64,
-    /// The first address after it.
-    pub end: u64,
-    /// The rule there.
-    pub rule: Rule,
-}
 
 /// The table for `eh_frame` of this build's architecture. See [`compile_for`].
 pub fn compile(eh_frame: Section<'_>, bias: u64, build_id: &[u8]) -> Result<Vec<u8>, CompileError> {

@@ -6,6 +6,7 @@ use std::vec::Vec;
 
 use crate::arch::native::{FP, SP};
 use crate::fixture::EhFrame;
+use crate::leaf::Leaf;
 use crate::{
     End, FoundBy, Memory, Module, Modules, Region, RegionStep, Regions, Registers, RuleCache, StackCache,
     Tracked, walk_with,
@@ -81,7 +82,8 @@ fn walk(
     let mut registers = Registers { pc, ..Registers::default() };
     (registers.r[SP], registers.r[FP], registers.r[RBX]) = (STACK, 0xdead, STACK + 16);
     let mut regions = Generated(&generated);
-    let walk = walk_with(&modules, cache, &registers, &mut memory, stack_cache, 100, &mut regions);
+    let walk =
+        walk_with(&modules, cache, &Leaf::of(&|| registers), &mut memory, stack_cache, 100, &mut regions);
     let frames = stack_cache.frames();
     assert!(frames.iter().all(|frame| frame.found_by() == FoundBy::Cfi));
     (frames.iter().map(|frame| frame.address()).collect(), walk.end)

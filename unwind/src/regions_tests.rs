@@ -6,6 +6,7 @@ use std::vec::Vec;
 
 use crate::arch::native::{FP, SP};
 use crate::fixture::EhFrame;
+use crate::leaf::Leaf;
 use crate::{
     End, FoundBy, Frame, Memory, Module, Modules, Region, RegionStep, Regions, Registers, RuleCache,
     StackCache, Tracked, walk_with,
@@ -81,7 +82,7 @@ fn walk_through<'r, F: FnMut(&mut Tracked) -> RegionStep>(
 ) -> (Vec<Frame>, End) {
     let mut stack_cache = Box::new(StackCache::new());
     let mut walk = |regions: &mut One<'r, F>| {
-        walk_with(modules, cache, registers, &mut memory, &mut stack_cache, 100, regions)
+        walk_with(modules, cache, &Leaf::of(&|| *registers), &mut memory, &mut stack_cache, 100, regions)
     };
     let first = walk(regions);
     let asked = core::mem::take(&mut regions.asked);

@@ -23,10 +23,11 @@ mod words;
 
 use core::ops::Range;
 
+use crate::arch::WORD;
 use crate::arch::native;
-use crate::arch::{Registers, WORD};
 use crate::frame::{FoundBy, Frame};
 use crate::frame_row::{FrameRow, Row};
+use crate::leaf::Leaf;
 use crate::memory::Memory;
 use crate::record_chain::RecordChain;
 use crate::rule_cache::FastRule;
@@ -123,9 +124,8 @@ impl CachedFrame {
 
     /// The leaf of a walk.
     #[inline]
-    pub(crate) fn leaf(registers: &Registers) -> Self {
-        let frame = Frame::new(registers.pc, FoundBy::Cfi, true);
-        Self::otherwise(frame, registers.sp(), Some(registers.fp()))
+    pub(crate) fn leaf(leaf: &Leaf<'_>) -> Self {
+        Self::otherwise(Frame::new(leaf.pc, FoundBy::Cfi, true), leaf.sp, Some(leaf.fp))
     }
 }
 
@@ -146,37 +146,38 @@ fn sp(slot: u64) -> u64 {
 /// each array from index `start` on.
 #[repr(C)]
 pub(crate) struct Previous {
+    start: usize,
+    /// All steps to frames from this index on are fast.
+    fast_from: usize,
+    /// No fast step from a frame at this index or after it uses the frame pointer.
+    fp_until: usize,
+    generation: u32,
+    /// According to its rule, the last frame has no caller.
+    has_root: bool,
+    /// Set by [`StackCache::mark`].
+    is_marked: bool,
     frames: [Frame; CAPACITY],
     slots: [u64; CAPACITY],
     by: [u64; CAPACITY],
     fps: [u64; CAPACITY],
     /// Hash table by slot: the index where a frame may be, and in the bits above it the frame's lowest bits.
     buckets: [u32; BUCKETS],
-    start: usize,
-    /// All steps to frames from this index on are fast.
-    fast_from: usize,
-    /// No fast step from a frame at this index or after it uses the frame pointer.
-    fp_until: usize,
-    /// According to its rule, the last frame has no caller.
-    has_root: bool,
 }
 
-/// One thread's stack cache: the previous walk, and the walk in progress.
-#[repr(C)]
+/// One thread's stack cache: the previous walk, and the walk in progress. What every walk needs besides frames is in one cache
+/// line.
+#[repr(C, align(64))]
 pub struct StackCache {
-    previous: Previous,
-    /// Set by [`mark`](Self::mark) for the previous walk.
-    is_marked: bool,
-    generation: u32,
     /// In the walk in progress, the number of frames up to the last one that a step other than a fast one led to.
     others: usize,
+    /// What the walk in progress knows about frame records.
+    chain: RecordChain,
+    previous: Previous,
     /// The frames of the walk in progress, leaf first.
     noted: [CachedFrame; CAPACITY],
-    /// Scratch space for steps with all registers, and what the walk knows about frame records; too large for a
-    /// handler's stack.
+    /// Scratch space for steps with all registers; too large for a handler's stack.
     registers: [Tracked; 2],
     row: FrameRow,
-    chain: RecordChain,
 }
 
 impl Default for StackCache {
@@ -209,40 +210,40 @@ impl StackCache {
                 start: CAPACITY,
                 fast_from: CAPACITY,
                 fp_until: 0,
+                generation: 0,
                 has_root: false,
+                is_marked: false,
             },
-            is_marked: false,
-            generation: 0,
             others: 0,
+            chain: RecordChain::new(0),
             noted: [CachedFrame::NOTHING; CAPACITY],
             registers: [Tracked::NOTHING; 2],
             row: FrameRow::EMPTY,
-            chain: RecordChain::new(0),
         }
     }
 
     /// Forgets the previous walk. Does not touch the arrays.
     pub fn forget(&mut self) {
         self.previous.start = CAPACITY;
-        self.is_marked = false;
+        self.previous.is_marked = false;
     }
 
     /// Marks the frames of the last walk, until a walk finds other ones.
     #[inline]
     pub fn mark(&mut self) {
-        self.is_marked = true;
+        self.previous.is_marked = true;
     }
 
     /// Whether the frames of the last walk are, with their stack pointers, those that were marked.
     #[inline]
     pub fn is_marked(&self) -> bool {
-        self.is_marked
+        self.previous.is_marked
     }
 
     /// Removes the mark.
     #[inline]
     pub fn unmark(&mut self) {
-        self.is_marked = false;
+        self.previous.is_marked = false;
     }
 
     /// The frames of the last walk, leaf first.
@@ -254,8 +255,8 @@ impl StackCache {
     pub(crate) fn begin(&mut self, generation: u32, sp: u64) {
         self.others = 0;
         self.chain = RecordChain::new(sp);
-        if self.generation != generation {
-            self.generation = generation;
+        if self.previous.generation != generation {
+            self.previous.generation = generation;
             self.forget();
         }
     }
@@ -263,7 +264,7 @@ impl StackCache {
     /// Whether a walk from `leaf` of at most `most` frames would find exactly the frames of the previous one, and reach
     /// the root. Also false if any of the steps was not fast.
     #[inline]
-    pub(crate) fn repeats<M: Memory>(&self, leaf: &Registers, most: usize, memory: &mut M) -> bool {
+    pub(crate) fn repeats<M: Memory>(&self, leaf: &Leaf<'_>, most: usize, memory: &mut M) -> bool {
         let previous = &self.previous;
         let (slots, frames) = (previous.slots.get(previous.start..), previous.frames.get(previous.start..));
         let (Some([slot, slots @ ..]), Some([frame, frames @ ..])) = (slots, frames) else { return false };
@@ -279,7 +280,7 @@ impl StackCache {
         if goes_by_fp && previous.fps.get(previous.start) != Some(&fp) {
             return false;
         }
-        let until = memory.known_until(leaf.sp()).saturating_sub(WORD - 1);
+        let until = memory.known_until(leaf.sp).saturating_sub(WORD - 1);
         if slots.last().is_some_and(|last| *last >= until) {
             return false;
         }

@@ -4,6 +4,7 @@ use crate::arch::WORD;
 use crate::arch::native::{self, FP, Link, RETURN_ADDRESS, SP};
 use crate::end::End;
 use crate::frame::Frame;
+use crate::leaf::Leaf;
 use crate::memory::Memory;
 use crate::rule::{Kind, ReturnAddress, Rule, SavedFp};
 use crate::rule_cache::FastRule;
@@ -24,6 +25,12 @@ pub(crate) struct FrameRegisters {
 }
 
 impl FrameRegisters {
+    /// The innermost frame.
+    #[inline]
+    pub(crate) fn leaf(leaf: &Leaf<'_>) -> Self {
+        Self { pc: leaf.pc, sp: leaf.sp, fp: Some(leaf.fp), exact: true, link: Link::of(leaf.all) }
+    }
+
     /// A frame that made a call.
     #[inline]
     pub(crate) fn caller(pc: u64, sp: u64, fp: Option<u64>) -> Self {

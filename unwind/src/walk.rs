@@ -5,11 +5,12 @@
 
 use crate::all_registers;
 use crate::arch::Registers;
-use crate::arch::native::{self, FP, Link, RETURN_ADDRESS, SP};
+use crate::arch::native::{self, FP, RETURN_ADDRESS, SP};
 use crate::end::End;
 use crate::fast_path::FastPath;
 use crate::frame::{FoundBy, Frame};
 use crate::heuristic;
+use crate::leaf::Leaf;
 use crate::memory::Memory;
 use crate::module::Module;
 use crate::modules::Modules;
@@ -40,7 +41,7 @@ pub fn walk<M: Memory>(
     stack_cache: &mut StackCache,
     most: usize,
 ) -> Walk {
-    walk_with(modules, cache, registers, memory, stack_cache, most, &mut NoRegions)
+    walk_with(modules, cache, &Leaf::of(&|| *registers), memory, stack_cache, most, &mut NoRegions)
 }
 
 /// Like [`walk`], with unwinders for regions of code: where one is registered, it is consulted before any other rule.
@@ -48,14 +49,14 @@ pub fn walk<M: Memory>(
 pub fn walk_with<'m, M: Memory, R: Regions<'m>>(
     modules: &'m Modules<'m>,
     cache: &'m RuleCache,
-    registers: &Registers,
+    leaf: &Leaf<'_>,
     memory: &mut M,
     stack_cache: &mut StackCache,
     most: usize,
     regions: &mut R,
 ) -> Walk {
-    stack_cache.begin(modules.generation(), registers.sp());
-    if stack_cache.repeats(registers, most, memory) {
+    stack_cache.begin(modules.generation(), leaf.sp);
+    if stack_cache.repeats(leaf, most, memory) {
         let depth = stack_cache.frames().len();
         return Walk { depth, end: End::Root, unchanged: depth };
     }
@@ -68,14 +69,8 @@ pub fn walk_with<'m, M: Memory, R: Regions<'m>>(
         most: most.min(StackCache::CAPACITY),
         depth: 0,
         splice: None,
-        at: FrameRegisters {
-            pc: registers.pc,
-            sp: registers.sp(),
-            fp: Some(registers.fp()),
-            exact: true,
-            link: Link::new(registers.column(RETURN_ADDRESS)),
-        },
-        leaf: registers,
+        at: FrameRegisters::leaf(leaf),
+        leaf,
         has_root: false,
         has_mark: false,
         mark_exact: true,
@@ -106,7 +101,7 @@ struct Walker<'w, 'm, M, R> {
     splice: Option<Splice>,
     /// The frame noted last, whose caller is to be found next.
     at: FrameRegisters,
-    leaf: &'w Registers,
+    leaf: &'w Leaf<'w>,
     /// According to its rule, the last frame has no caller.
     has_root: bool,
     /// The registers in the stack cache belong to the mark: a frame `since_mark` steps before `at`. Otherwise the leaf
@@ -343,7 +338,7 @@ impl<'m, M: Memory, R: Regions<'m>> Walker<'_, 'm, M, R> {
     /// Moves the mark to the current frame, with all registers that are still known.
     fn track(&mut self) -> Result<(), End> {
         if !self.has_mark {
-            *self.mark() = Tracked::from(self.leaf);
+            *self.mark() = Tracked::from(&(self.leaf.all)());
             self.has_mark = true;
         }
         for _ in 0..self.since_mark {

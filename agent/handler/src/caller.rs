@@ -57,7 +57,8 @@ impl Caller {
         }
         let mixed = pinned.as_ref().and_then(|pinned| {
             interpreter::add_frames(
-                pinned,
+                pinned.python(),
+                !pinned.regions().is_empty(),
                 &slot.sampled(Signals::Open),
                 recording,
                 stack_cache,

@@ -21,39 +21,27 @@ pub(crate) fn record(
     entered: u64,
 ) -> Outcome {
     let is_asked = recording.region.has_requests();
-    if recording.unwind == Unwind::Own {
+    let mut recorded = Ok(());
+    if recording.unwind == Unwind::Guess {
+        recorded = Sample::guess(recording, slot, context).record(head);
+    }
+    let records_walk = matches!(recording.unwind, Unwind::Own | Unwind::Both);
+    if is_asked || records_walk {
         let sample = Sample::walk(recording, slot, context);
         if is_asked {
             sample.answer(entered, Trigger::Tick);
         }
-        return sample.record(head);
-    }
-    record_otherwise(recording, slot, context, head, is_asked.then_some(entered))
-}
-
-#[cold]
-#[inline(never)]
-fn record_otherwise(
-    recording: &Recording,
-    slot: &Slot,
-    context: Context<'_>,
-    head: StackHead,
-    asked: Option<u64>,
-) -> Outcome {
-    if asked.is_some() || recording.unwind == Unwind::Both {
-        let sample = Sample::walk(recording, slot, context);
-        if let Some(entered) = asked {
-            sample.answer(entered, Trigger::Tick);
-        }
         if recording.unwind == Unwind::Both {
-            // Write the copy first: when the reader sees the stack record, everything that belongs to it is there.
-            // Without a copy there is nothing to compare with, so a failure is ignored.
+            // The copy comes first: when the reader sees the stack record, everything that belongs to it is there. Without a copy
+            // there is nothing to compare with, so a failure is ignored.
             let _ = copy::record(recording, slot, context, &head, Some(Extent::of_walk(slot)));
+        }
+        if records_walk {
             return sample.record(head);
         }
     }
-    match recording.unwind {
-        Unwind::Guess => Sample::guess(recording, slot, context).record(head),
-        _ => copy::record(recording, slot, context, &head, None),
+    if recording.unwind.copies() {
+        recorded = copy::record(recording, slot, context, &head, None);
     }
+    recorded
 }

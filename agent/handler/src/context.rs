@@ -41,6 +41,11 @@ impl Context<'_> {
         arch::stack_pointer(self.machine())
     }
 
+    /// The interrupted frame pointer.
+    pub(crate) fn frame_pointer(self) -> u64 {
+        arch::frame_pointer(self.machine())
+    }
+
     /// The lowest stack address that the interrupted code may be using.
     pub(crate) fn lowest_in_use(self) -> u64 {
         self.stack_pointer().saturating_sub(arch::RED_ZONE)
@@ -74,14 +79,12 @@ impl Context<'_> {
         arch::end_call(unsafe { &mut (*self.raw).uc_mcontext }, libc::EINTR);
     }
 
-    /// The thread's alternate signal stack; empty if it has none.
+    /// The thread's alternate signal stack; empty if it has none: the kernel then has 0 for both (`do_sigaltstack`, and
+    /// `begin_new_exec`, which leaves the flag SS_DISABLE clear).
+    #[inline]
     pub fn alternate_stack(self) -> Bounds {
         // SAFETY: the caller of `new` promised the kernel's `ucontext`.
         let stack = unsafe { &(*self.raw).uc_stack };
-        // If the process has never set one, the flag is clear although there is no stack (fs/exec.c, `begin_new_exec`).
-        if stack.ss_flags & libc::SS_DISABLE != 0 || stack.ss_size == 0 {
-            return Bounds::NONE;
-        }
         let low = stack.ss_sp as u64;
         Bounds { low, high: low.saturating_add(stack.ss_size as u64) }
     }

@@ -10,7 +10,6 @@
 use shm_format::{CopiedWord, CopyEnd, CopyHead, CopyWriter, Loss, RecordKind, StackHead};
 use unwind::{Jumps, Memory, Modules, Registers};
 
-use crate::activity::is_filtered;
 use crate::arch;
 use crate::clock;
 use crate::context::Context;
@@ -67,12 +66,12 @@ impl<'p> Reach<'p> {
     fn new(slot: &'p Slot, context: Context<'_>, limit: u64) -> Self {
         let known = known_bounds(slot, context);
         let sp = context.stack_pointer();
-        let base = known.iter().find(|bounds| bounds.hold(sp)).map(|bounds| bounds.high);
+        let base = (known != Bounds::NONE).then_some(known.high);
         let low = context.lowest_in_use().checked_next_multiple_of(WORD).unwrap_or(sp & !(WORD - 1));
         let until = sp.saturating_add(limit).min(base.unwrap_or(u64::MAX)) & !(WORD - 1);
         // SAFETY: the caller's guard makes this the only use of the pages.
         let pages = unsafe { &mut *slot.probed_pages() };
-        let memory = Stack::probing(known, sp, if is_filtered() { 0 } else { PROBES }, pages);
+        let memory = Stack::probing(known, sp, PROBES, pages);
         Self { low, until, base, memory }
     }
 

@@ -44,7 +44,6 @@ pub(crate) fn start(recording: &Recording, slot: &Slot) -> u32 {
     if !slot.start_once() {
         return 0;
     }
-    reap(recording);
     let first_ns = thread_timer::first_expiry(period_ns, slot.tid().into());
     if thread_timer::arm(slot, late_start.signal(), period_ns, first_ns).is_err() {
         // The user may not create more timers.
@@ -88,6 +87,8 @@ pub(crate) fn adopt(tid: u32) -> Option<&'static Slot> {
     } else if known.is_some() {
         return known;
     }
+    // First, so that there is a slot for this thread.
+    recording.into_iter().for_each(reap);
     let sequence = slot::next_sequence();
     let slot = slot::adopt(tid, sequence)?;
     if let Some(recording) = recording.filter(|_| slot.sequence() == sequence) {

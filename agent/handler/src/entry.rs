@@ -46,24 +46,28 @@ arch::signal_entries!(serve, begin, pass, return_stack);
 unsafe extern "C" fn serve(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) -> Next {
     // SAFETY: the arguments are the kernel's, in its frame, which nobody else uses until the handler returns.
     let (info, context) = unsafe { (&mut *info.cast::<SignalInfo>(), Context::new(context)) };
-    let has_room = signal_stack::has_room(context, slot::noted().map_or(Bounds::NONE, Slot::stack));
-    match crate::on_signal(signal, info, context, has_room) {
+    let noted = slot::noted_inline();
+    let has_room = signal_stack::has_room(context, noted.map_or(Bounds::NONE, Slot::stack));
+    match crate::on_signal(signal, info, context, noted, has_room) {
         Some(wanted) => {
             let on_alternate = wanted.flags & libc::SA_ONSTACK != 0;
             Next { frame: settle(context, on_alternate), what: core::ptr::from_ref(wanted) as usize }
         }
         None => {
-            lend_stack(context);
+            if context.alternate_stack() == Bounds::NONE {
+                lend_stack(context);
+            }
             Next::NOTHING
         }
     }
 }
 
-/// Gives the thread a signal stack of the agent, if it has none, so that its next signal needs no space on its own
-/// stack.
+/// Gives the thread, which has no signal stack, that of the agent, if there is one: so that its next signal needs no space
+/// on its own stack.
+#[cold]
+#[inline(never)]
 fn lend_stack(context: Context<'_>) {
-    if context.alternate_stack() == Bounds::NONE
-        && let Some(slot) = slot::noted()
+    if let Some(slot) = slot::noted()
         && slot.signal_stack.bounds() != Bounds::NONE
         && !is_filtered()
         // The thread-local storage through which it was found may be another thread's.

@@ -39,7 +39,7 @@ pub(crate) fn record(recording: &Recording, slot: &Slot, context: Context<'_>, r
     let mut walks = 0;
     for (ring, head) in slot.kernel_rings.attached().zip(request.heads) {
         for place in ring.places(head).filter(|place| is_left_behind(place, request)) {
-            let Some(known) = intact_stack(slot, context, place.sp) else { continue };
+            let Some(known) = intact_stack(slot, request, place.sp) else { continue };
             if walks == WALKS {
                 return;
             }
@@ -61,10 +61,10 @@ pub(crate) fn record(recording: &Recording, slot: &Slot, context: Context<'_>, r
 }
 
 /// Whether an event of `request` happened in a function that has returned, so not in this handler.
-pub(crate) fn is_left_behind_by(slot: &Slot, context: Context<'_>, request: &Request) -> bool {
+pub(crate) fn is_left_behind_by(slot: &Slot, request: &Request) -> bool {
     slot.kernel_rings.attached().zip(request.heads).any(|(ring, head)| {
         let mut places = ring.places(head).filter(|place| is_left_behind(place, request));
-        places.any(|place| intact_stack(slot, context, place.sp).is_some())
+        places.any(|place| intact_stack(slot, request, place.sp).is_some())
     })
 }
 
@@ -77,10 +77,10 @@ fn is_left_behind(place: &EventPlace, request: &Request) -> bool {
 }
 
 /// The part of the thread's stacks from `sp` on, if neither the kernel nor this handler has written to it since.
-fn intact_stack(slot: &Slot, context: Context<'_>, sp: u64) -> Option<Bounds> {
-    let (here, interrupted) = (arch::registers_here().sp(), context.stack_pointer());
+fn intact_stack(slot: &Slot, request: &Request, sp: u64) -> Option<Bounds> {
+    let (here, (_, interrupted)) = (arch::registers_here().sp(), request.at);
     let is_intact = |stack: &Bounds| !stack.hold(here) || (stack.hold(interrupted) && sp >= interrupted);
-    let stacks = [slot.stack(), context.alternate_stack()];
+    let stacks = [slot.stack(), request.alternate_stack];
     let stack = stacks.into_iter().find(|stack| stack.hold(sp) && is_intact(stack))?;
     Some(Bounds { low: stack.low.max(sp.saturating_sub(arch::RED_ZONE)), high: stack.high })
 }
@@ -101,7 +101,7 @@ fn covered_pc(slot: &Slot, ip: u64, known: Bounds) -> u64 {
 /// What a walk may read of `slot`'s thread, whose stack `known` is.
 fn memory(slot: &Slot, known: Bounds) -> Stack<'_> {
     // SAFETY: the caller is inside the nesting guard, so nothing else uses the pages.
-    Stack::new([known, Bounds::NONE], known.low, true, unsafe { &mut *slot.probed_pages() })
+    Stack::new(known, known.low, true, unsafe { &mut *slot.probed_pages() })
 }
 
 fn stack_frames(slot: &Slot) -> &[Frame] {

@@ -27,7 +27,7 @@ struct Usage {
 /// Replaces the perf events of the calling thread by a timer if it switches too often. It has used `cpu_ns` of CPU time,
 /// and the sample that is being taken stands for `weight` periods. Called inside the slot's nesting guard, with nothing
 /// left in the rings that waits for an answer.
-#[inline]
+#[inline(never)]
 pub(crate) fn avoid(recording: &Recording, slot: &Slot, cpu_ns: u64, weight: u32) {
     let period_ns = slot.kernel_rings.period_ns();
     let is_limited = recording.switch_limit.is_set() && period_ns != 0;

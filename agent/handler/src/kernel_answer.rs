@@ -2,6 +2,7 @@
 
 use shm_format::{KernelAnswerHead, RecordKind, Skip};
 
+use crate::bounds::Bounds;
 use crate::clock;
 use crate::context::Context;
 use crate::delay;
@@ -16,15 +17,10 @@ const PIECE: u64 = 512;
 
 /// Refuses a request that has been answered already.
 #[inline(never)]
-pub(crate) fn refuse_known(
-    recording: &Recording,
-    slot: &Slot,
-    context: Context<'_>,
-    request: &Request,
-) -> Result<(), Missed> {
+pub(crate) fn refuse_known(recording: &Recording, slot: &Slot, request: &Request) -> Result<(), Missed> {
     let repeated = request.repeats(&slot.kernel_rings).filter(|_| !request.is_empty());
     // In a loop, the thread comes to the same place again.
-    if let Some(nonce) = repeated.filter(|_| !event_stack::is_left_behind_by(slot, context, request)) {
+    if let Some(nonce) = repeated.filter(|_| !event_stack::is_left_behind_by(slot, request)) {
         // The events were caused by the handler itself, and another stack would cause more.
         let head = KernelAnswerHead { nonce, ..head(request, KernelAnswerHead::REPEATED) };
         write(recording, slot, request, head);
@@ -118,7 +114,7 @@ pub(crate) fn discard(rings: &KernelRings, request: &Request) {
 /// Writes what the rings of an ending thread still hold, as unanswered. Called by the thread itself, outside handlers,
 /// with all signals blocked.
 pub fn leave(recording: &Recording, slot: &Slot) {
-    let request = slot.kernel_rings.request(false, (0, 0));
+    let request = slot.kernel_rings.request(false, (0, 0), Bounds::NONE);
     if !request.is_empty() {
         let head = KernelAnswerHead {
             nonce: request.nonce,

@@ -9,6 +9,7 @@ use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
 use shm_format::answer_nonce;
 
+use crate::bounds::Bounds;
 use crate::sys;
 
 /// Maximum number of rings of a thread: one per event of the session.
@@ -31,6 +32,7 @@ const OVERDUE_NS: u64 = 4_000_000;
 
 /// One ring; not attached to a mapping at first.
 #[derive(Debug, Default)]
+#[repr(C)]
 pub struct KernelRing {
     control: AtomicPtr<u8>,
     bytes: AtomicU32,
@@ -41,15 +43,16 @@ pub struct KernelRing {
 
 /// The rings of a thread, the last stack that answered them, and the accounting of CPU time.
 #[derive(Debug, Default)]
+#[repr(C)]
 pub struct KernelRings {
-    rings: [KernelRing; RINGS],
-    nonce: AtomicU64,
-    ip: AtomicU64,
-    sp: AtomicU64,
     /// Nanoseconds of CPU time per unit of weight; 0 if weights count events.
     period_ns: AtomicU64,
     /// CPU time of the thread that its samples account for so far.
     counted_ns: AtomicU64,
+    rings: [KernelRing; RINGS],
+    nonce: AtomicU64,
+    ip: AtomicU64,
+    sp: AtomicU64,
     /// Whether the perf events cover user mode only.
     user_only: AtomicBool,
 }
@@ -265,28 +268,21 @@ impl KernelRings {
         self.counted_ns.load(Ordering::Relaxed)
     }
 
-    /// The number of periods that a sample stands for at `cpu_ns` of the thread's CPU clock; accounts for them. The
-    /// sample was triggered by `events` perf events, or by the timer for kernel time; `is_behind_a_call`: the thread
-    /// has just returned from a system call.
-    pub(crate) fn weigh(
-        &self,
-        cpu_ns: u64,
-        period_ns: u64,
-        events: Option<u32>,
-        is_behind_a_call: bool,
-    ) -> u32 {
+    /// The number of periods that a sample stands for at `cpu_ns` of the thread's CPU clock; accounts for them.
+    pub(crate) fn weigh(&self, cpu_ns: u64, period_ns: u64, cause: Cause) -> u32 {
         let due = self.due(cpu_ns, period_ns);
         let left_ns = u64::from(due) * period_ns;
-        let weight = match events {
+        let weight = match cause {
             // Events in user mode have the right number. The remaining time was spent in the kernel and waits for its
             // timer, unless that fails to come.
-            Some(events) if self.user_only.load(Ordering::Relaxed) && left_ns < 4 * OVERDUE_NS => {
+            Cause::Events(events) if self.user_only.load(Ordering::Relaxed) && left_ns < 4 * OVERDUE_NS => {
                 events.max(1)
             }
-            Some(events) => events.max(due),
+            Cause::Events(events) => events.max(due),
             // This timer is for kernel time, which belongs to a sample in a system call; when overdue, to any sample.
-            None if is_behind_a_call || left_ns >= OVERDUE_NS => due,
-            None => 0,
+            Cause::TimerInCall => due,
+            Cause::Timer if left_ns >= OVERDUE_NS => due,
+            Cause::Timer => 0,
         };
         self.count(weight, period_ns);
         weight
@@ -338,10 +334,11 @@ impl KernelRings {
         self.user_only.store(false, Ordering::Relaxed);
     }
 
-    /// Reads what the kernel requests from the thread, which was interrupted at this program counter and stack pointer.
-    /// Must run as soon as the handler knows that the rings are this thread's.
-    pub fn request(&self, blocked: bool, at: (u64, u64)) -> Request {
-        let mut request = Request { heads: [0; RINGS], nonce: 0, events: 0, blocked, at };
+    /// Reads what the kernel requests from the thread, which was interrupted at this program counter and stack pointer, and has
+    /// this alternate signal stack. Must run as soon as the handler knows that the rings are this thread's.
+    pub fn request(&self, blocked: bool, at: (u64, u64), alternate_stack: Bounds) -> Request {
+        let heads = [0; RINGS];
+        let mut request = Request { heads, nonce: 0, events: 0, blocked, at, alternate_stack };
         for (ring, known) in self.attached().zip(&mut request.heads) {
             let head = ring.head();
             *known = head;
@@ -364,6 +361,17 @@ impl KernelRings {
     }
 }
 
+/// What a thread with perf events is sampled for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Cause {
+    /// This many events.
+    Events(u32),
+    /// The timer for kernel time, when the thread has just returned from a system call.
+    TimerInCall,
+    /// That timer, at another place.
+    Timer,
+}
+
 /// A request of the kernel: everything that it has recorded for a thread when the handler starts.
 #[derive(Clone, Copy, Debug)]
 pub struct Request {
@@ -377,6 +385,8 @@ pub struct Request {
     pub blocked: bool,
     /// The interrupted program counter and stack pointer.
     pub at: (u64, u64),
+    /// The thread's alternate signal stack.
+    pub alternate_stack: Bounds,
 }
 
 impl Request {
@@ -440,21 +450,21 @@ mod tests {
     #[test]
     fn events_are_counted_once_and_lost_ones_too() {
         let made = Made::new();
-        assert!(made.rings.request(false, (7, 8)).is_empty());
+        assert!(made.rings.request(false, (7, 8), Bounds::NONE).is_empty());
         made.record(RECORD_SAMPLE, &[1, 2]);
         made.record(RECORD_LOST, &[0, 5]);
         made.record(14, &[9]);
-        let request = made.rings.request(false, (7, 8));
+        let request = made.rings.request(false, (7, 8), Bounds::NONE);
         assert_eq!((request.events, request.heads[0], request.nonce), (6, 64, 3 << 40 | 64));
         // Another event during the handler is caused by the handler itself.
         made.record(RECORD_SAMPLE, &[1, 2]);
         made.rings.rings[0].consume(request.heads[0], made.rings.rings[0].head());
-        let request = made.rings.request(true, (7, 8));
+        let request = made.rings.request(true, (7, 8), Bounds::NONE);
         assert_eq!((request.events, request.is_empty()), (0, false));
         assert_eq!(request.repeats(&made.rings), None);
         made.rings.note_answer(11, (7, 8));
         assert_eq!(request.repeats(&made.rings), Some(11));
-        assert_eq!(made.rings.request(false, (7, 8)).repeats(&made.rings), None);
+        assert_eq!(made.rings.request(false, (7, 8), Bounds::NONE).repeats(&made.rings), None);
     }
 
     #[test]
@@ -504,7 +514,7 @@ mod tests {
             made.record(RECORD_SAMPLE, &[1, 2]);
             set(&made, HEAD, head);
             set(&made, TAIL, tail);
-            let request = made.rings.request(false, (7, 8));
+            let request = made.rings.request(false, (7, 8), Bounds::NONE);
             assert_eq!((request.events, request.is_empty()), (0, true), "{head} {tail}");
             let ring = &made.rings.rings[0];
             assert_eq!((ring.tail(), ring.head() % 8), (ring.head(), 0), "{head} {tail}");
@@ -512,7 +522,7 @@ mod tests {
         let made = Made::new();
         // A size that would break the alignment.
         made.write(&[u64::from(RECORD_SAMPLE) | 9 << 48, 0, 0, 0]);
-        assert_eq!(made.rings.request(false, (7, 8)).events, 0);
+        assert_eq!(made.rings.request(false, (7, 8), Bounds::NONE).events, 0);
         assert_eq!(made.rings.rings[0].words(3, 32).as_ptr().align_offset(8), 0);
     }
 
@@ -535,8 +545,8 @@ mod tests {
     fn garbage_in_the_ring_ends_the_count() {
         let made = Made::new();
         made.write(&[0; 64]);
-        assert_eq!(made.rings.request(false, (7, 8)).events, 0);
+        assert_eq!(made.rings.request(false, (7, 8), Bounds::NONE).events, 0);
         made.rings.forget();
-        assert!(made.rings.request(false, (7, 8)).is_empty());
+        assert!(made.rings.request(false, (7, 8), Bounds::NONE).is_empty());
     }
 }

@@ -89,21 +89,24 @@ use crate::context::Context;
 use crate::outcome::Missed;
 use crate::recording::Recording;
 use crate::siginfo::SignalInfo;
+use crate::slot::Slot;
 use crate::tick::{Arrival, Tick};
 
 /// Handles the sampling signal. Returns the program's disposition if the signal is not the agent's and the program's
-/// handler must run. `info` and `context` are what the kernel passed, and all signals are blocked. Without `has_room`
-/// on the stack no sample is taken.
+/// handler must run. `info` and `context` are what the kernel passed, and all signals are blocked. `noted` is the slot
+/// that the thread has noted. Without `has_room` on the stack no sample is taken.
+#[inline(always)]
 fn on_signal(
     signal: c_int,
     info: &mut SignalInfo,
     context: Context<'_>,
+    noted: Option<&'static Slot>,
     has_room: bool,
 ) -> Option<&'static Disposition> {
     let entered = clock::now();
     let recording = recording::current();
-    match recording.and_then(|recording| Some((recording, Arrival::read(info, recording)?))) {
-        Some((recording, arrival)) if has_room => serve_tick(recording, arrival, context, entered),
+    match recording.and_then(|recording| Some((recording, Arrival::read(info, recording, noted)?))) {
+        Some((recording, arrival)) if has_room => serve_tick(recording, arrival, noted, context, entered),
         Some((recording, arrival)) => arrival.skip(recording, Skip::NoRoom),
         None if has_room && request::serve(recording, info, context, entered) => {}
         None => return chain::forward(signal, info, context),
@@ -113,11 +116,17 @@ fn on_signal(
 }
 
 /// Takes the sample of one tick: records the interrupted stack, and counts the tick under its outcome.
-#[inline(never)]
-fn serve_tick(recording: &Recording, arrival: Arrival, context: Context<'_>, entered: u64) {
+#[inline]
+fn serve_tick(
+    recording: &Recording,
+    arrival: Arrival,
+    noted: Option<&'static Slot>,
+    context: Context<'_>,
+    entered: u64,
+) {
     let mut tick = Tick::new(arrival);
     let control = recording.region.control();
-    let begun = tick.begin(recording, context);
+    let begun = tick.begin(recording, noted, context);
     control.fire(tick.weight.into());
     let outcome = begun.and_then(|(slot, _entered)| {
         shared_stack::keep_apart(slot, context);
@@ -134,7 +143,7 @@ fn serve_tick(recording: &Recording, arrival: Arrival, context: Context<'_>, ent
     outcome::count(control, &outcome, tick.weight);
     let spent = clock::now().wrapping_sub(entered);
     control.handler_time(spent);
-    if !matches!(outcome, Err(Missed::Skipped(_))) {
+    if recording.rate_limit.is_set() && !matches!(outcome, Err(Missed::Skipped(_))) {
         recording.rate_limit.spend(spent, tick.cpu_ns);
     }
 }

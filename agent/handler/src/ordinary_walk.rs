@@ -4,7 +4,7 @@
 //! Signals are not blocked; a sampling signal during the walk finds the slot's nesting guard taken. Only a walk that
 //! must probe memory blocks signals while it runs.
 
-use unwind::{End, Registers, Walk};
+use unwind::{End, Leaf, Registers, Walk};
 
 use crate::activity::is_filtered;
 use crate::arch;
@@ -79,23 +79,24 @@ fn walk_in(
     may_probe: bool,
 ) -> (Walk, bool) {
     let Workbench { stack_cache, chain, scratch, pages, pin } = bench;
-    let mut memory = Stack::new([known, Bounds::NONE], registers.sp(), may_probe, pages);
+    let mut memory = Stack::new(known, registers.sp(), may_probe, pages);
     let (walk, is_mixed) = match Pinned::new(pin) {
         Some(pinned) => {
-            let (modules, list, most) = (pinned.modules(), pinned.regions(), recording.max_frames);
-            let stacks = [slot.stack(), Bounds::NONE];
             let mut regions =
-                Regions::new(list, pinned.generated(), recording, scratch.regions(), stacks, may_probe);
+                Regions::new(pinned.regions(), pinned.generated(), recording, scratch.regions());
+            if !pinned.regions().is_empty() {
+                regions.begin([slot.stack(), Bounds::NONE], may_probe);
+            }
             let mut walk = unwind::walk_with(
-                modules,
+                pinned.modules(),
                 recording.cache,
-                registers,
+                &Leaf::of(&|| *registers),
                 &mut memory,
                 stack_cache,
-                most,
+                recording.max_frames,
                 &mut regions,
             );
-            let is_mixed = pinned.python().is_some() || !list.is_empty();
+            let is_mixed = !pinned.is_native();
             if is_mixed {
                 // The thread's last record may have inserted frames among those of the walk.
                 walk.unchanged = 0;

@@ -17,7 +17,15 @@ pub(crate) enum Missed {
 pub(crate) fn count(control: &Control, outcome: &Outcome, weight: u32) {
     match outcome {
         Ok(()) => control.record(weight.into()),
-        Err(Missed::Lost(cause)) => control.lose(*cause, weight.into()),
-        Err(Missed::Skipped(cause)) => control.skip(*cause, weight.into()),
+        Err(missed) => count_missed(control, missed, weight),
+    }
+}
+
+#[cold]
+#[inline(never)]
+fn count_missed(control: &Control, missed: &Missed, weight: u32) {
+    match missed {
+        Missed::Lost(cause) => control.lose(*cause, weight.into()),
+        Missed::Skipped(cause) => control.skip(*cause, weight.into()),
     }
 }

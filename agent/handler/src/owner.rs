@@ -22,31 +22,39 @@ pub(crate) enum Owner {
 }
 
 impl Owner {
-    /// The slot of the calling thread, whose stack pointer is `sp`; an error if the signal was for another thread.
-    #[inline]
-    pub(crate) fn slot(&self, sp: u64) -> Result<&'static Slot, Missed> {
-        if let Owner::Thread { slot, .. } = self
-            && slot.is_discovered()
-        {
-            return verify_discovered(slot);
-        }
-        let noted = slot::noted();
-        match (self, noted) {
-            (Owner::Thread { slot, .. } | Owner::Kernel { slot, .. }, Some(noted))
-                if ptr::eq(*slot, noted) =>
-            {
-                Ok(slot)
+    /// The slot of the calling thread, whose stack pointer is `sp`, and which has noted the slot `noted`; an error if the
+    /// signal was for another thread.
+    #[inline(always)]
+    pub(crate) fn slot(&self, sp: u64, noted: Option<&'static Slot>) -> Result<&'static Slot, Missed> {
+        let is_own = |noted: &&Slot| match self {
+            Owner::Process => noted.stack().hold(sp),
+            Owner::Thread { slot, .. } | Owner::Kernel { slot, .. } => {
+                ptr::eq(*slot, *noted) && !slot.is_discovered()
             }
+        };
+        match noted.filter(is_own) {
+            Some(noted) => Ok(noted),
+            None => self.verified(noted),
+        }
+    }
+
+    /// The same by asking the kernel.
+    #[cold]
+    #[inline(never)]
+    fn verified(&self, noted: Option<&'static Slot>) -> Result<&'static Slot, Missed> {
+        match self {
+            Owner::Thread { slot, .. } if slot.is_discovered() => verify_discovered(slot),
             // Only its own thread may read a ring. While system calls are filtered the thread's id is unknown, so leave
             // the ring alone.
-            (Owner::Kernel { .. }, _) if is_filtered() => Err(Missed::Skipped(Skip::DisabledThread)),
-            (Owner::Thread { slot, .. } | Owner::Kernel { slot, .. }, _) => verify(slot, noted),
-            (Owner::Process, _) => own_slot(sp),
+            Owner::Kernel { .. } if is_filtered() => Err(Missed::Skipped(Skip::DisabledThread)),
+            Owner::Thread { slot, .. } | Owner::Kernel { slot, .. } => verify(slot, noted),
+            Owner::Process => find(noted),
         }
     }
 
     /// Stops the source of the signals after the end of the recording.
     #[cold]
+    #[inline(never)]
     pub(crate) fn silence(&self, sp: u64) {
         if is_filtered() {
             return;
@@ -56,7 +64,7 @@ impl Owner {
         let never = (&raw const never) as usize;
         let (number, arguments) = match self {
             Owner::Kernel { .. } => {
-                return self.slot(sp).into_iter().for_each(|slot| slot.kernel_rings.close());
+                return self.slot(sp, slot::noted()).into_iter().for_each(|slot| slot.kernel_rings.close());
             }
             Owner::Thread { timer, .. } => (libc::SYS_timer_settime, [*timer as usize, 0, never, 0, 0, 0]),
             Owner::Process => (libc::SYS_setitimer, [libc::ITIMER_PROF as usize, never, 0, 0, 0, 0]),
@@ -68,16 +76,12 @@ impl Owner {
 
 /// The slot of the calling thread, whose stack pointer is `sp`, if the signal does not name it.
 pub(crate) fn own_slot(sp: u64) -> Result<&'static Slot, Missed> {
-    match slot::noted() {
-        Some(noted) if noted.stack().hold(sp) => Ok(noted),
-        noted => find(noted),
-    }
+    Owner::Process.slot(sp, slot::noted())
 }
 
 /// Checks that `slot` belongs to the calling thread although the thread's word does not name it: the thread was running
 /// before the agent was loaded, or was made by a bare `clone` and uses another's thread-local storage, or the timer
 /// outlived its thread. Cannot be checked, and is accepted, while system calls are filtered.
-#[cold]
 fn verify(slot: &'static Slot, noted: Option<&Slot>) -> Result<&'static Slot, Missed> {
     if !is_filtered() {
         if slot.tid() != sys::thread_id() {
@@ -99,7 +103,6 @@ fn verify_discovered(slot: &'static Slot) -> Result<&'static Slot, Missed> {
 }
 
 /// Finds or creates the slot of a thread that has none noted, or is not on its own stack.
-#[cold]
 fn find(noted: Option<&'static Slot>) -> Result<&'static Slot, Missed> {
     if is_filtered() {
         return noted.ok_or(Missed::Lost(Loss::NoSlot));

@@ -24,9 +24,7 @@ struct Block {
     words: [u64; BLOCK],
 }
 
-/// Readable pages, each with the number of the walk that probed it. All zeros is an empty one. What every walk needs comes
-/// first.
-#[repr(C)]
+/// Readable pages, each with the number of the walk that probed it. All zeros is an empty one.
 pub(crate) struct ProbedPages {
     /// By page number: the page's address and, in the low bits, the walk.
     seen: [u64; ENTRIES],
@@ -35,7 +33,7 @@ pub(crate) struct ProbedPages {
     /// The same from 1 to 4095.
     short_walk: u64,
     /// The stacks in use by the thread, which nobody unmaps. Here, as the thread's stack may be small.
-    stacks: [Bounds; 3],
+    stacks: [Bounds; 2],
     /// The process's id; 0 if this walk has not asked for it. A later walk may be in a forked child.
     process: u32,
     blocks: [Block; BLOCKS],
@@ -46,8 +44,7 @@ pub(crate) struct NotCopied(pub(crate) u64);
 
 impl ProbedPages {
     /// Forgets the pages of earlier walks. `stacks` are in use by the thread.
-    #[inline]
-    pub(crate) fn begin_walk(&mut self, stacks: [Bounds; 3]) {
+    pub(crate) fn begin_walk(&mut self, stacks: [Bounds; 2]) {
         self.stacks = stacks;
         self.process = 0;
         self.walk += 1;
@@ -102,7 +99,7 @@ impl ProbedPages {
     #[cfg(test)]
     pub(crate) const fn new() -> Self {
         let blocks = [const { Block { address: 0, walk: 0, is_there: false, words: [0; BLOCK] } }; BLOCKS];
-        Self { seen: [0; ENTRIES], walk: 0, short_walk: 0, stacks: [Bounds::NONE; 3], process: 0, blocks }
+        Self { seen: [0; ENTRIES], walk: 0, short_walk: 0, stacks: [Bounds::NONE; 2], process: 0, blocks }
     }
 }
 
@@ -118,7 +115,7 @@ mod tests {
     fn a_page_counts_for_one_walk() {
         let mut pages = ProbedPages::new();
         for _ in 0..2 * PAGE {
-            pages.begin_walk([Bounds::NONE; 3]);
+            pages.begin_walk([Bounds::NONE; 2]);
             assert!(!pages.contains(5 * PAGE) && !pages.contains(0));
             pages.insert(5 * PAGE);
             assert!(pages.contains(5 * PAGE) && !pages.contains(6 * PAGE));

@@ -28,10 +28,11 @@ const PRECISION: u64 = 64;
 
 /// Decides whether a sample may be taken.
 #[derive(Debug)]
+#[repr(C)]
 pub struct RateLimit {
-    /// Ticks and nanoseconds read at the same time.
-    began: (u64, u64),
     limit: AtomicU64,
+    /// Periods carried over by threads that have ended.
+    orphaned: AtomicU32,
     period_ns: AtomicU64,
     /// Clock ticks that one period of the source adds to the bucket; 0 while unknown.
     refill: AtomicU64,
@@ -40,8 +41,8 @@ pub struct RateLimit {
     tokens: AtomicI64,
     /// Clock ticks in [`RATE_NS`]; 0 while unknown.
     rate: AtomicU64,
-    /// Periods carried over by threads that have ended.
-    orphaned: AtomicU32,
+    /// Ticks and nanoseconds read at the same time.
+    began: (u64, u64),
 }
 
 impl RateLimit {
@@ -87,10 +88,13 @@ impl RateLimit {
     }
 
     /// Refills the bucket by this many periods, and returns whether the tick may be sampled.
+    #[inline]
     pub(crate) fn admits(&self, periods: u32) -> bool {
-        if !self.is_set() {
-            return true;
-        }
+        !self.is_set() || self.refills(periods)
+    }
+
+    #[inline(never)]
+    fn refills(&self, periods: u32) -> bool {
         let refill = match self.refill.load(Ordering::Relaxed) {
             0 => self.learn(),
             known => known,
@@ -111,6 +115,7 @@ impl RateLimit {
 
     /// Takes the ticks of a handler run from the bucket. `cpu_ns` is the thread's CPU clock at the start of the run; 0
     /// if it was not read.
+    #[inline(never)]
     pub(crate) fn spend(&self, ticks: u64, cpu_ns: u64) {
         let average = match self.average.load(Ordering::Relaxed) {
             0 => ticks.clamp(1, FIRST_RUN),

@@ -104,28 +104,30 @@ impl Sources {
     }
 }
 
-/// Everything that is fixed from the start of recording to the end of the process.
+/// Everything that is fixed from the start of recording to the end of the process. What every sample needs is in the first
+/// cache line, and in that of the region.
+#[repr(C, align(64))]
 pub struct Recording {
-    /// The region that records go to.
-    pub region: Region,
-    /// How the reader is woken; `None` without a reader.
-    pub doorbell: Option<Doorbell>,
     /// The sources of samples.
     pub sources: Sources,
-    /// What samples of a clock hold of a stack. All other samples are walked.
-    pub unwind: Unwind,
-    /// Maximum bytes copied of a stack.
-    pub copy_limit: u64,
-    /// Maximum frames per sample.
-    pub max_frames: usize,
+    /// How the reader is woken; `None` without a reader.
+    pub doorbell: Option<Doorbell>,
     /// The rule cache.
     pub cache: &'static RuleCache,
+    /// Maximum frames per sample.
+    pub max_frames: usize,
+    /// What samples of a clock hold of a stack. All other samples are walked.
+    pub unwind: Unwind,
     /// Whether answers report the thread's run-queue delay.
     pub tells_delay: bool,
-    /// Weights of ITIMER_PROF ticks.
-    pub process_time: ProcessTime,
     /// The rate limiter.
     pub rate_limit: RateLimit,
+    /// Weights of ITIMER_PROF ticks.
+    pub process_time: ProcessTime,
+    /// The region that records go to.
+    pub region: Region,
+    /// Maximum bytes copied of a stack.
+    pub copy_limit: u64,
     /// From how many switches on a thread's perf events are replaced.
     pub switch_limit: SwitchLimit,
     /// How discovered threads start.

@@ -9,7 +9,7 @@
 //! mark: the place where a thread ends, or the agent starts, must never appear to have taken the time.
 
 use shm_format::{Loss, Skip, StackHead};
-use unwind::{End, Frame, Interpreted, Registers, Walk};
+use unwind::{End, Frame, Interpreted, Registers};
 
 use crate::activity::is_filtered;
 use crate::arch;
@@ -74,7 +74,7 @@ fn sample(
     let mark = Frame::interpreted(Interpreted { function: Interpreted::NOTHING, offset: unplaced as u32 });
     let (both, alone) = (outermost.map(|frame| [mark.bits(), frame.bits()]), [mark.bits()]);
     let frames = both.as_ref().map_or(&alone[..], |both| both);
-    let sample = Sample::of_walk(recording, slot, Walk::fresh(frames.len(), End::Root), frames);
+    let sample = Sample::of_walk(recording, slot, End::Root, frames);
     let (source, nonce) = (Clock::ThreadTimer.number(), Tick::NO_NONCE);
     sample.record(StackHead { weight, end: 0, source, nonce })
 }

@@ -15,7 +15,7 @@ use crate::outcome;
 use crate::owner::own_slot;
 use crate::recording::{self, Clock, Recording};
 use crate::sample::Sample;
-use crate::siginfo::{Sender, SignalInfo};
+use crate::siginfo::SignalInfo;
 use crate::slot::{self, Slot};
 use crate::tick::Tick;
 
@@ -70,9 +70,9 @@ pub fn is_request(info: &SignalInfo, recording: &Recording) -> bool {
 }
 
 fn origin(info: &SignalInfo, recording: &Recording) -> Origin {
-    match info.sender() {
-        Sender::Queue { value } if recording.region.was_requested(Nonce(value)) => Origin::Request,
-        Sender::Nobody => Origin::Unknown,
+    match info.queued() {
+        Some(value) if recording.region.was_requested(Nonce(value)) => Origin::Request,
+        _ if info.is_nobodys() => Origin::Unknown,
         _ => Origin::Program,
     }
 }

@@ -2,7 +2,7 @@
 //! another process.
 
 use shm_format::{AnswerHead, Committed, Loss, StackHead, Trigger};
-use unwind::{End, Frame, Walk};
+use unwind::{End, FoundBy, Frame, Leaf, Walk};
 
 use crate::activity::is_filtered;
 use crate::clock;
@@ -31,7 +31,7 @@ pub(crate) struct Elsewhere {
 pub(crate) struct Sample<'a> {
     recording: &'a Recording,
     slot: &'a Slot,
-    walk: Walk,
+    end: End,
     /// Number of outermost frames of the walk that equal those of the thread's previous walk.
     shared: usize,
     frames: &'a [u64],
@@ -53,51 +53,53 @@ impl<'a> Sample<'a> {
         context: Context<'_>,
         elsewhere: Option<&Elsewhere>,
     ) -> Self {
-        let mut registers = context.registers();
-        let mut known = known_bounds(slot, context);
-        if let Some(at) = elsewhere {
-            registers.move_to(at.pc, at.sp);
-            known = [at.known, Bounds::NONE];
-        }
+        let (pc, sp, known) = match elsewhere {
+            Some(at) => (at.pc, at.sp, at.known),
+            None => (context.instruction_pointer(), context.stack_pointer(), known_bounds(slot, context)),
+        };
+        let registers = move || {
+            let mut registers = context.registers();
+            registers.move_to(pc, sp);
+            registers
+        };
+        let leaf = Leaf { pc, sp, fp: context.frame_pointer(), all: &registers };
         // SAFETY: the caller is inside the nesting guard, so nothing else uses the stack cache and the pages.
         let (stack_cache, pages) = unsafe { (&mut *slot.stack_cache(), &mut *slot.probed_pages()) };
-        let mut memory = Stack::new(known, registers.sp(), !is_filtered(), pages);
+        let mut memory = Stack::new(known, sp, true, pages);
         let (mut mixed, mut shared) = (None, 0);
         let walk = match Pinned::new(&slot.pin) {
             Some(pinned) => {
-                let modules = pinned.modules();
                 // SAFETY: the caller is inside the nesting guard, so nothing else uses the scratch memory.
                 let scratch = unsafe { &mut *slot.scratch() };
-                let stacks = [context.alternate_stack(), slot.stack()];
-                let mut regions = Regions::new(
-                    pinned.regions(),
-                    pinned.generated(),
-                    recording,
-                    scratch.regions(),
-                    stacks,
-                    !is_filtered(),
-                );
+                let mut regions =
+                    Regions::new(pinned.regions(), pinned.generated(), recording, scratch.regions());
+                if !pinned.regions().is_empty() {
+                    regions.begin([context.alternate_stack(), slot.stack()], !is_filtered());
+                }
                 let mut walk = unwind::walk_with(
-                    modules,
+                    pinned.modules(),
                     recording.cache,
-                    &registers,
+                    &leaf,
                     &mut memory,
                     stack_cache,
                     recording.max_frames,
                     &mut regions,
                 );
                 shared = walk.unchanged;
-                let is_known = || modules.find(registers.pc).is_some() || regions.hold(registers.pc);
                 // A guessed frame may lead here from code that is in no module: the walk then ends otherwise.
-                if walk.end == End::NoModule || !is_known() {
-                    snapshot::note_unknown_code();
+                let has_rule =
+                    stack_cache.frames().get(1).is_some_and(|frame| frame.found_by() == FoundBy::Cfi);
+                if walk.end == End::NoModule || !has_rule {
+                    note_unknown_code(&walk, &pinned, &regions, pc);
                 }
-                if pinned.python().is_some() || !pinned.regions().is_empty() {
+                if !pinned.is_native() {
                     // The stack cache does not remember which interpreted frames were among those of the previous walk.
                     walk.unchanged = 0;
+                    let sampled = slot.sampled(Signals::Blocked);
                     mixed = interpreter::add_frames(
-                        &pinned,
-                        &slot.sampled(Signals::Blocked),
+                        pinned.python(),
+                        !pinned.regions().is_empty(),
+                        &sampled,
                         recording,
                         stack_cache,
                         &mut walk,
@@ -113,12 +115,18 @@ impl<'a> Sample<'a> {
         };
         // SAFETY: the caller is inside the nesting guard, so nothing else uses the chain.
         unsafe { &mut *slot.chain() }.walked(walk.unchanged);
-        Self { recording, slot, walk, shared, frames: mixed.unwrap_or_else(|| words(stack_cache.frames())) }
+        Self {
+            recording,
+            slot,
+            end: walk.end,
+            shared,
+            frames: mixed.unwrap_or_else(|| words(stack_cache.frames())),
+        }
     }
 
     /// A sample of a walk made elsewhere, inside the slot's nesting guard, and already reported to the chain.
-    pub(crate) fn of_walk(recording: &'a Recording, slot: &'a Slot, walk: Walk, frames: &'a [u64]) -> Self {
-        Self { recording, slot, walk, shared: 0, frames }
+    pub(crate) fn of_walk(recording: &'a Recording, slot: &'a Slot, end: End, frames: &'a [u64]) -> Self {
+        Self { recording, slot, end, shared: 0, frames }
     }
 
     /// Scans the interrupted stack: every word that points after a call is a frame. The caller is inside the slot's
@@ -132,8 +140,8 @@ impl<'a> Sample<'a> {
         let known = known_bounds(slot, context);
         let sp = context.stack_pointer();
         let limit = sp.saturating_add(recording.copy_limit);
-        let base = known.iter().find(|bounds| bounds.hold(sp)).map_or(u64::MAX, |bounds| bounds.high);
-        let mut memory = Stack::probing(known, sp, if is_filtered() { 0 } else { GUESS_PROBES }, pages);
+        let base = if known == Bounds::NONE { u64::MAX } else { known.high };
+        let mut memory = Stack::probing(known, sp, GUESS_PROBES, pages);
         let mut walk = match Pinned::new(&slot.pin) {
             Some(pinned) => unwind::guess(
                 pinned.modules(),
@@ -152,24 +160,24 @@ impl<'a> Sample<'a> {
             walk.end = End::Unreadable;
         }
         chain.walked(0);
-        Self { recording, slot, walk, shared: 0, frames: words(stack_cache.frames()) }
+        Self { recording, slot, end: walk.end, shared: 0, frames: words(stack_cache.frames()) }
     }
 
     /// The number of outermost frames of the walk that equal those of the thread's previous walk, if this one is complete.
     pub(crate) fn shared(&self) -> usize {
-        if self.walk.end.is_complete() { self.shared } else { 0 }
+        if self.end.is_complete() { self.shared } else { 0 }
     }
 
     /// Writes one stack record, counts it as truncated if the walk is incomplete, and wakes the reader if that is due.
-    pub(crate) fn record(&self, head: StackHead) -> Outcome {
-        let head = StackHead { end: self.walk.end as u8, ..head };
+    pub(crate) fn record(&self, mut head: StackHead) -> Outcome {
+        head.end = self.end as u8;
         // SAFETY: the sample was made inside the slot's nesting guard, which is still held, so nothing else uses the
         // chain.
         let chain = unsafe { &mut *self.slot.chain() };
         let region = &self.recording.region;
         let committed = chain.write(&self.slot.cursor, region, head, self.frames, clock::now);
         tell(self.recording, committed)?;
-        if !self.walk.end.is_complete() {
+        if !self.end.is_complete() {
             region.control().truncate();
         }
         Ok(())
@@ -177,12 +185,13 @@ impl<'a> Sample<'a> {
 
     /// Answers all requests for this thread's stack; returns how many there were. The handler began at `entered`.
     #[cold]
+    #[inline(never)]
     pub(crate) fn answer(&self, entered: u64, trigger: Trigger) -> u32 {
         let head = AnswerHead {
             tid: self.slot.tid(),
             thread_seq: self.slot.sequence(),
             depth: 0,
-            end: self.walk.end as u8,
+            end: self.end as u8,
             trigger,
             entered,
             walked: clock::now(),
@@ -195,15 +204,25 @@ impl<'a> Sample<'a> {
     }
 }
 
+/// Notes that the walk of the leaf at `pc` met code in no module, if it did.
+#[cold]
+#[inline(never)]
+fn note_unknown_code(walk: &Walk, pinned: &Pinned<'_>, regions: &Regions<'_>, pc: u64) {
+    let is_known = || pinned.modules().find(pc).is_some() || regions.hold(pc);
+    if walk.end == End::NoModule || !is_known() {
+        snapshot::note_unknown_code();
+    }
+}
+
 /// The memory known to be mapped: the part above the interrupted stack pointer of the thread's own stack, or of its
-/// alternate one.
-pub(crate) fn known_bounds(slot: &Slot, context: Context<'_>) -> [Bounds; 2] {
-    let lowest = context.lowest_in_use();
-    let above = |bounds: Bounds| match bounds.hold(context.stack_pointer()) {
-        true => Bounds { low: bounds.low.max(lowest), high: bounds.high },
+/// alternate one. Empty if it is on neither.
+pub(crate) fn known_bounds(slot: &Slot, context: Context<'_>) -> Bounds {
+    let (own, sp) = (slot.stack(), context.stack_pointer());
+    let bounds = if own.hold(sp) { own } else { context.alternate_stack() };
+    match bounds.hold(sp) {
+        true => Bounds { low: bounds.low.max(context.lowest_in_use()), ..bounds },
         false => Bounds::NONE,
-    };
-    [above(slot.stack()), above(context.alternate_stack())]
+    }
 }
 
 /// Wakes the reader if the attempt to write a record makes that due, and converts the result.

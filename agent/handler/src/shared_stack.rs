@@ -83,10 +83,10 @@ pub(crate) fn resume(slot: &Slot, context: Context<'_>) {
 /// Ensures that the thread's next signal needs no space that another thread may be using, nor, if there is a stack of
 /// the agent, any on the interrupted stack. `slot` must be the calling thread's. The kernel applies a change at the
 /// return from this handler.
-#[inline(never)]
+#[inline]
 pub(crate) fn keep_apart(slot: &Slot, context: Context<'_>) {
     let known = context.alternate_stack();
-    if !slot.signal_stack.is_settled(known.low) {
+    if slot.signal_stack.settled() != known.low {
         examine(slot, context, known);
     }
 }

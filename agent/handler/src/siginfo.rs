@@ -33,21 +33,12 @@ const EVENT: i32 = 6;
 /// The signal was blocked when the event happened (TRAP_PERF_FLAG_ASYNC).
 const BLOCKED: u32 = 1;
 
-/// Sender of a signal.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Sender {
-    /// A timer with this id; `overrun` further expirations since the signal was sent.
-    Timer { id: i32, overrun: i32, value: u64 },
-    /// A perf event.
-    Event { data: u64, blocked: bool },
-    /// The kernel.
-    Kernel,
-    /// A process, with a value.
-    Queue { value: u64 },
-    /// Unknown.
-    Nobody,
-    /// Any other sender.
-    Other,
+/// A timer that has expired.
+pub(crate) struct Timer {
+    pub(crate) id: i32,
+    /// Further expirations since the signal was sent.
+    pub(crate) overrun: i32,
+    pub(crate) value: u64,
 }
 
 impl SignalInfo {
@@ -55,21 +46,27 @@ impl SignalInfo {
     pub const EMPTY: SignalInfo =
         SignalInfo { signal: 0, errno: 0, code: 0, padding: 0, sender: 0, value: 0, event: 0, rest: [0; 11] };
 
-    /// The sender of the signal.
+    /// The timer that sent it.
     #[inline]
-    pub(crate) fn sender(&self) -> Sender {
-        match self.code {
-            TIMER => Sender::Timer {
-                id: self.sender as i32,
-                overrun: (self.sender >> 32) as i32,
-                value: self.value,
-            },
-            EVENT => Sender::Event { data: self.value, blocked: (self.event >> 32) as u32 & BLOCKED != 0 },
-            KERNEL => Sender::Kernel,
-            QUEUE => Sender::Queue { value: self.value },
-            USER if self.sender == 0 => Sender::Nobody,
-            _ => Sender::Other,
-        }
+    pub(crate) fn timer(&self) -> Option<Timer> {
+        let (id, overrun) = (self.sender as i32, (self.sender >> 32) as i32);
+        (self.code == TIMER).then_some(Timer { id, overrun, value: self.value })
+    }
+
+    /// The value of the perf event that sent it, and whether the signal was blocked then.
+    #[inline]
+    pub(crate) fn event(&self) -> Option<(u64, bool)> {
+        (self.code == EVENT).then_some((self.value, (self.event >> 32) as u32 & BLOCKED != 0))
+    }
+
+    /// The value that a process has sent with it.
+    pub(crate) fn queued(&self) -> Option<u64> {
+        (self.code == QUEUE).then_some(self.value)
+    }
+
+    /// Whether nothing is known of the sender.
+    pub(crate) fn is_nobodys(&self) -> bool {
+        self.code == USER && self.sender == 0
     }
 
     /// Whether the kernel itself sent it, as for ITIMER_PROF.

@@ -5,8 +5,8 @@
 //! sampling handler runs on it. The frame of a handler of the program is moved to where the kernel would have put it,
 //! before the handler runs: that may use any amount of stack, and leave by a jump or a context switch.
 //!
-//! The same holds for a thread whose alternate stack is another thread's as well (see `shared_stack`): the agent's stack
-//! hides that of the program.
+//! The same holds for a thread whose alternate stack is another thread's as well (see `shared_stack`), or has no space for
+//! a sample beside a handler of the program: the agent's stack hides that of the program.
 
 use core::ffi::c_int;
 use core::ptr;
@@ -28,6 +28,8 @@ const HANDLER: u64 = 2048 + 512;
 const UNWINDER: usize = 3072;
 /// Signals that may nest: a request during the handling of a tick.
 const NESTED: usize = 2;
+/// Stack use of a handler of the program, with the kernel's frame for it.
+const PROGRAM: u64 = 8 << 10;
 
 /// Bytes mapped for a stack, with its guard.
 static MAPPED: AtomicUsize = AtomicUsize::new(UNKNOWN);
@@ -67,6 +69,7 @@ const UNSETTLED: u64 = 1;
 /// A thread's alternate stacks: that of the agent, which stays mapped when the thread ends, for the next one; and that of
 /// the program.
 #[derive(Debug, Default)]
+#[repr(C)]
 pub struct SignalStack {
     base: AtomicU64,
     /// What the program has set, as far as known: bounds and flags.
@@ -178,16 +181,16 @@ impl SignalStack {
         }
     }
 
-    /// Whether the kernel may keep the stack that begins at `low` (0 for none).
+    /// Low end of the stack that the kernel may keep for the thread; 0 for none.
     #[inline]
-    pub(crate) fn is_settled(&self, low: u64) -> bool {
-        self.settled.load(Ordering::SeqCst) == low
+    pub(crate) fn settled(&self) -> u64 {
+        self.settled.load(Ordering::SeqCst)
     }
 
     /// Whether the kernel is known to have the agent's stack.
     pub(crate) fn is_on_own(&self) -> bool {
         let own = self.bounds();
-        own != Bounds::NONE && self.is_settled(own.low)
+        own != Bounds::NONE && self.settled() == own.low
     }
 
     /// The kernel may keep that stack.
@@ -199,6 +202,12 @@ impl SignalStack {
     pub(crate) fn unsettle(&self) {
         self.settle(UNSETTLED);
     }
+}
+
+/// Whether a handler of the program on that stack may leave no space for a sample.
+pub fn is_small(bounds: Bounds) -> bool {
+    let sample = (mapped() - GUARD) as u64;
+    bounds != Bounds::NONE && bounds.high - bounds.low < PROGRAM + sample
 }
 
 /// The kernel's description of an alternate stack; disabled if it is empty.

@@ -11,16 +11,28 @@ use crate::generated::Run;
 use crate::interpreter::python::Python;
 use crate::interpreter::regions::Region;
 
-/// The modules at one time. Immutable once published.
+/// The modules at one time. Immutable once published. What every walk needs is in one cache line.
+#[repr(C, align(64))]
 pub struct Snapshot {
-    /// The modules, for the walker.
-    pub modules: Modules<'static>,
-    /// The interpreter, if one is loaded.
-    pub python: Option<Python>,
-    /// Regions with unwinders of their own, by address.
-    pub regions: &'static [Region],
-    /// Generated code with registered call frame information, by address.
-    pub generated: &'static [Run],
+    modules: Modules<'static>,
+    regions: &'static [Region],
+    generated: &'static [Run],
+    is_native: bool,
+    python: Option<Python>,
+}
+
+impl Snapshot {
+    /// The modules, the interpreter if one is loaded, regions with unwinders of their own, and generated code with registered
+    /// call frame information, both by address.
+    pub fn new(
+        modules: Modules<'static>,
+        python: Option<Python>,
+        regions: &'static [Region],
+        generated: &'static [Run],
+    ) -> Self {
+        let is_native = python.is_none() && regions.is_empty();
+        Self { modules, regions, generated, is_native, python }
+    }
 }
 
 static PUBLISHED: AtomicPtr<Snapshot> = AtomicPtr::new(ptr::null_mut());
@@ -41,7 +53,7 @@ pub unsafe fn replace(snapshot: *mut Snapshot) -> *mut Snapshot {
     // `Pin::holds` sees the handler's pin.
     let before = PUBLISHED.swap(snapshot, Ordering::SeqCst);
     // SAFETY: the caller promises null or a live snapshot.
-    let native = unsafe { snapshot.as_ref() }.filter(|new| new.python.is_none() && new.regions.is_empty());
+    let native = unsafe { snapshot.as_ref() }.filter(|new| new.is_native);
     let generation = native.map_or(0, |new| NATIVE | u64::from(new.modules.generation()));
     GENERATION.store(generation, Ordering::Release);
     before
@@ -65,6 +77,7 @@ pub fn set_stale() {
 }
 
 /// Notes that a sample hit code outside all known modules, which may be in a new one.
+#[cold]
 pub fn note_unknown_code() {
     SAW_UNKNOWN_CODE.store(true, Ordering::Relaxed);
     set_stale();
@@ -111,26 +124,44 @@ pub(crate) struct Pinned<'a> {
 }
 
 impl<'a> Pinned<'a> {
-    /// Attempts to pin a snapshot while it is being replaced.
-    const ATTEMPTS: usize = 8;
+    /// Further attempts to pin a snapshot while it is being replaced.
+    const ATTEMPTS: usize = 7;
 
     /// Pins the published snapshot with the thread's `pin`.
+    #[inline]
     pub(crate) fn new(pin: &'a Pin) -> Option<Self> {
-        for _ in 0..Self::ATTEMPTS {
-            let snapshot = PUBLISHED.load(Ordering::SeqCst);
-            pin.snapshot.store(snapshot, Ordering::SeqCst);
-            if ptr::eq(PUBLISHED.load(Ordering::SeqCst), snapshot) {
-                return (!snapshot.is_null()).then_some(Self { pin, snapshot });
-            }
+        Self::attempt(pin).or_else(|| Self::again(pin))
+    }
+
+    #[inline]
+    fn attempt(pin: &'a Pin) -> Option<Self> {
+        let snapshot = PUBLISHED.load(Ordering::SeqCst);
+        pin.snapshot.store(snapshot, Ordering::SeqCst);
+        let is_pinned = ptr::eq(PUBLISHED.load(Ordering::SeqCst), snapshot) && !snapshot.is_null();
+        is_pinned.then_some(snapshot).map(|snapshot| Self { pin, snapshot })
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn again(pin: &'a Pin) -> Option<Self> {
+        let pinned = (0..Self::ATTEMPTS).find_map(|_| Self::attempt(pin));
+        if pinned.is_none() {
+            pin.snapshot.store(ptr::null_mut(), Ordering::Release);
         }
-        pin.snapshot.store(ptr::null_mut(), Ordering::Release);
-        None
+        pinned
     }
 
     /// The pinned modules.
     pub(crate) fn modules(&self) -> &Modules<'static> {
         // SAFETY: published when it was pinned, and not freed while it is.
         unsafe { &(*self.snapshot).modules }
+    }
+
+    /// Whether walks find native frames only.
+    #[inline]
+    pub(crate) fn is_native(&self) -> bool {
+        // SAFETY: published when it was pinned, and not freed while it is.
+        unsafe { (*self.snapshot).is_native }
     }
 
     /// The loaded interpreter, if there is one.

@@ -8,6 +8,7 @@
 
 use unwind::Memory;
 
+use crate::activity::is_filtered;
 use crate::arch::load;
 pub use crate::bounds::Bounds;
 use crate::probed_pages::{NotCopied, ProbedPages};
@@ -23,35 +24,51 @@ const STACK: u64 = 8 << 20;
 
 /// The memory that one walk may read.
 pub struct Stack<'p> {
-    known: [Bounds; 2],
+    /// What is known to be mapped.
+    known: Bounds,
     pages: &'p mut ProbedPages,
+    /// The stack pointer that the walk starts at.
+    sp: u64,
     probes: u32,
     wild: u32,
+    /// The walk has met memory that is not known to be mapped; most never do.
+    uses_pages: bool,
 }
 
 impl<'p> Stack<'p> {
-    /// Memory with two ranges `known` to be mapped; elsewhere probed if `may_probe`. `sp` is the stack pointer, `pages` is the
-    /// thread's.
+    /// Memory that is `known` to be mapped; elsewhere probed if `may_probe`, and system calls are not filtered. `sp` is the stack
+    /// pointer, `pages` is the thread's.
     #[inline]
-    pub(crate) fn new(known: [Bounds; 2], sp: u64, may_probe: bool, pages: &'p mut ProbedPages) -> Self {
+    pub(crate) fn new(known: Bounds, sp: u64, may_probe: bool, pages: &'p mut ProbedPages) -> Self {
         Self { wild: WILD, ..Self::probing(known, sp, if may_probe { PROBES } else { 0 }, pages) }
     }
 
     /// The same with a given number of probes, all of which may fail.
     #[inline]
-    pub(crate) fn probing(known: [Bounds; 2], sp: u64, probes: u32, pages: &'p mut ProbedPages) -> Self {
-        let unknown = match known.iter().any(|bounds| bounds.hold(sp)) {
-            true => Bounds::NONE,
-            false => Bounds { low: sp.saturating_sub(PAGE), high: sp.saturating_add(STACK) },
-        };
-        pages.begin_walk([known[0], known[1], unknown]);
-        Self { known, pages, probes, wild: probes }
+    pub(crate) fn probing(known: Bounds, sp: u64, probes: u32, pages: &'p mut ProbedPages) -> Self {
+        Self { known, pages, sp, probes, wild: probes, uses_pages: false }
+    }
+
+    /// Forgets the pages of earlier walks, once.
+    fn use_pages(&mut self) {
+        if !self.uses_pages {
+            self.uses_pages = true;
+            let unknown = match self.known.hold(self.sp) {
+                true => Bounds::NONE,
+                false => Bounds { low: self.sp.saturating_sub(PAGE), high: self.sp.saturating_add(STACK) },
+            };
+            self.pages.begin_walk([self.known, unknown]);
+            if is_filtered() {
+                self.probes = 0;
+            }
+        }
     }
 
     /// The word at `address`, in memory that is not known to be mapped.
     #[cold]
     #[inline(never)]
     fn unknown(&mut self, address: u64) -> Option<u64> {
+        self.use_pages();
         if program::holds(address) {
             // SAFETY: the program's own code stays mapped.
             return Some(unsafe { load(address) });
@@ -98,7 +115,9 @@ impl<'p> Stack<'p> {
 
     /// End of the page, if it is readable.
     #[cold]
+    #[inline(never)]
     fn readable_until(&mut self, address: u64) -> u64 {
+        self.use_pages();
         let page = address & !(PAGE - 1);
         if self.pages.in_stack(address) && self.page_is_readable(page) {
             page.saturating_add(PAGE)
@@ -127,8 +146,7 @@ impl<'p> Stack<'p> {
 impl Memory for Stack<'_> {
     #[inline]
     fn read(&mut self, address: u64) -> Option<u64> {
-        let known = self.known[0].hold(address) || self.known[1].hold(address);
-        if !known {
+        if !self.known.hold(address) {
             return self.unknown(address);
         }
         // SAFETY: the eight bytes lie in a range known to be mapped.
@@ -137,14 +155,12 @@ impl Memory for Stack<'_> {
 
     #[inline]
     fn known_until(&mut self, address: u64) -> u64 {
-        match self.known.iter().find(|bounds| bounds.hold(address)) {
-            Some(bounds) => bounds.high,
-            None => self.readable_until(address),
-        }
+        if self.known.hold(address) { self.known.high } else { self.readable_until(address) }
     }
 
     fn distrust(&mut self) {
-        self.known = [Bounds::NONE; 2];
+        self.use_pages();
+        self.known = Bounds::NONE;
     }
 
     #[inline]
@@ -163,7 +179,7 @@ mod tests {
         let words = [1u64, 2, 3];
         let low = words.as_ptr() as u64;
         let mut pages = ProbedPages::new();
-        let mut stack = Stack::new([Bounds { low, high: low + 24 }, Bounds::NONE], low, false, &mut pages);
+        let mut stack = Stack::new(Bounds { low, high: low + 24 }, low, false, &mut pages);
         assert_eq!(stack.read(low + 8), Some(2));
         assert_eq!(stack.read(low + 4), Some(2 << 32));
         assert_eq!(stack.read(low + 16), Some(3));
@@ -178,7 +194,7 @@ mod tests {
         let low = CODE.as_ptr() as u64;
         program::note(low, low + 24);
         let mut pages = ProbedPages::new();
-        let mut stack = Stack::new([Bounds::NONE; 2], 0, false, &mut pages);
+        let mut stack = Stack::new(Bounds::NONE, 0, false, &mut pages);
         assert_eq!(
             [0, 8, 16, 17, 24].map(|at| stack.read(low + at)),
             [Some(1), Some(2), Some(3), None, None]
@@ -190,7 +206,7 @@ mod tests {
     fn unknown_memory_is_probed() {
         let word = 7u64;
         let mut pages = ProbedPages::new();
-        let mut stack = Stack::new([Bounds::NONE; 2], 0, true, &mut pages);
+        let mut stack = Stack::new(Bounds::NONE, 0, true, &mut pages);
         assert_eq!(stack.read(&raw const word as u64), Some(7));
         for wild in [0, 8, 0x7fff_ffff_f000, 0xdead_beef_dead_beef, u64::MAX - 7, u64::MAX] {
             assert_eq!(stack.read(wild), None, "{wild:x}");
@@ -204,7 +220,7 @@ mod tests {
         // SAFETY: the page was just mapped and has room for the words.
         unsafe { page.cast::<[u64; PAGE as usize / 8]>().write(words) };
         let (address, mut pages) = (page as u64, ProbedPages::new());
-        let mut stack = Stack::new([Bounds::NONE; 2], 0, true, &mut pages);
+        let mut stack = Stack::new(Bounds::NONE, 0, true, &mut pages);
         // Of every alignment, also from two blocks.
         for offset in (0..PAGE - 8).step_by(3) {
             // SAFETY: the eight bytes lie in the page.
@@ -215,7 +231,7 @@ mod tests {
         unsafe { sys::call(libc::SYS_munmap, [page as usize, PAGE as usize, 0, 0, 0, 0]) };
         // In the same walk what was copied before may still be known, in the next one nothing is.
         (0..PAGE).step_by(8).for_each(|offset| _ = stack.read(address + offset));
-        let mut stack = Stack::new([Bounds::NONE; 2], 0, true, &mut pages);
+        let mut stack = Stack::new(Bounds::NONE, 0, true, &mut pages);
         assert!((0..PAGE - 8).step_by(8).all(|offset| stack.read(address + offset).is_none()));
     }
 
@@ -225,12 +241,12 @@ mod tests {
         let low = words.as_ptr() as u64;
         let bounds = Bounds { low, high: low + 24 };
         let mut pages = ProbedPages::new();
-        let mut stack = Stack::new([Bounds::NONE, bounds], low, false, &mut pages);
+        let mut stack = Stack::new(bounds, low, false, &mut pages);
         assert_eq!(stack.known_until(low), low + 24);
         assert_eq!(stack.known_until(low + 16), low + 24);
         assert_eq!(stack.known_until(low + 17), low + 17);
         assert_eq!(stack.known_until(low - 1), low - 1);
-        let mut probing = Stack::new([Bounds::NONE; 2], low, true, &mut pages);
+        let mut probing = Stack::new(Bounds::NONE, low, true, &mut pages);
         assert_eq!(probing.known_until(low), (low & !(PAGE - 1)) + PAGE);
         assert_eq!(probing.known_until(8), 8);
     }
@@ -239,7 +255,7 @@ mod tests {
     fn probes_are_bounded() {
         let word = 7u64;
         let mut pages = ProbedPages::new();
-        let mut stack = Stack::new([Bounds::NONE; 2], 0, true, &mut pages);
+        let mut stack = Stack::new(Bounds::NONE, 0, true, &mut pages);
         for page in 0..u64::from(WILD) {
             assert_eq!(stack.read(page << 12), None);
         }
@@ -250,7 +266,7 @@ mod tests {
     #[test]
     fn a_walk_asks_once_for_what_is_not_there() {
         let mut pages = ProbedPages::new();
-        let mut stack = Stack::new([Bounds::NONE; 2], 0, true, &mut pages);
+        let mut stack = Stack::new(Bounds::NONE, 0, true, &mut pages);
         for _ in 0..2 * WILD {
             assert_eq!((stack.read(8 << 40), stack.read(0xdead_beef_0300)), (None, None));
         }
@@ -261,7 +277,7 @@ mod tests {
     fn a_walk_may_look_at_the_code_of_every_frame() {
         static CODE: [[u64; PAGE as usize / 8]; 1100] = [[7; PAGE as usize / 8]; 1100];
         let mut pages = ProbedPages::new();
-        let mut stack = Stack::new([Bounds::NONE; 2], 0, true, &mut pages);
+        let mut stack = Stack::new(Bounds::NONE, 0, true, &mut pages);
         for (number, page) in CODE.iter().enumerate() {
             let is_read = number < PROBES as usize;
             assert_eq!(stack.read(page.as_ptr() as u64), is_read.then_some(7), "{number}");

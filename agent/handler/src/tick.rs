@@ -7,18 +7,18 @@ use crate::activity::is_filtered;
 use crate::clock;
 use crate::context::Context;
 use crate::kernel_answer;
-use crate::kernel_ring::Request;
+use crate::kernel_ring::{Cause, Request};
 use crate::nesting::Entered;
 use crate::outcome::{Missed, Outcome};
 use crate::owner::Owner;
 use crate::recording::{Clock, Recording};
-use crate::siginfo::{Sender, SignalInfo};
+use crate::siginfo::SignalInfo;
 use crate::slot::{self, Slot};
 
 /// Counts a signal that was not handled as skipped if it came from a timer or perf event of the agent. Returns whether
 /// it did.
 pub fn discard(info: &SignalInfo, recording: &Recording) -> bool {
-    let arrival = Arrival::read(info, recording);
+    let arrival = Arrival::read(info, recording, None);
     if let Some(arrival) = &arrival {
         arrival.skip(recording, Skip::DisabledThread);
     }
@@ -33,26 +33,40 @@ pub(crate) struct Arrival {
 }
 
 impl Arrival {
-    /// Reads `info`; `None` if the signal did not come from a timer or perf event of the agent.
-    #[inline]
-    pub(crate) fn read(info: &SignalInfo, recording: &Recording) -> Option<Arrival> {
-        let (weight, owner) = match (recording.sources.clock?, info.sender()) {
-            (Clock::Perf, Sender::Event { data, blocked }) => {
-                (0, Owner::Kernel { slot: slot::at(data)?, blocked })
-            }
-            (Clock::ThreadTimer | Clock::Perf, Sender::Timer { id, overrun, value }) => {
-                let owner = Owner::Thread { slot: slot::at(value)?, timer: id };
-                (overrun.max(0).unsigned_abs().saturating_add(1), owner)
-            }
-            (Clock::ProcessTimer, Sender::Kernel) if !recording.process_time.is_given_up() => {
-                (recording.process_time.periods(), Owner::Process)
-            }
-            _ => return None,
-        };
-        Some(Arrival { weight, owner })
+    /// Reads `info`; `None` if the signal did not come from a timer or perf event of the agent. `noted` is the slot that the
+    /// thread has noted, which the signal mostly names.
+    #[inline(never)]
+    pub(crate) fn read(
+        info: &SignalInfo,
+        recording: &Recording,
+        noted: Option<&'static Slot>,
+    ) -> Option<Arrival> {
+        let named = |token| noted.filter(|slot| slot.token() == token).or_else(|| slot::at(token));
+        let clock = recording.sources.clock?;
+        if clock == Clock::ProcessTimer {
+            return Self::of_process(info, recording);
+        }
+        if let Some(timer) = info.timer() {
+            let weight = timer.overrun.max(0).unsigned_abs().saturating_add(1);
+            return Some(Arrival {
+                weight,
+                owner: Owner::Thread { slot: named(timer.value)?, timer: timer.id },
+            });
+        }
+        let (data, blocked) = info.event().filter(|_| clock == Clock::Perf)?;
+        Some(Arrival { weight: 0, owner: Owner::Kernel { slot: named(data)?, blocked } })
+    }
+
+    #[inline(never)]
+    fn of_process(info: &SignalInfo, recording: &Recording) -> Option<Arrival> {
+        let time = &recording.process_time;
+        let is_tick = info.is_kernels() && !time.is_given_up();
+        is_tick.then(|| Arrival { weight: time.periods(), owner: Owner::Process })
     }
 
     /// Counts the tick as skipped.
+    #[cold]
+    #[inline(never)]
     pub(crate) fn skip(&self, recording: &Recording, cause: Skip) {
         let control = recording.region.control();
         control.fire(self.weight.into());
@@ -60,15 +74,16 @@ impl Arrival {
     }
 }
 
-/// A tick that is being served.
+/// A tick that is being served. The request is long, and therefore last.
+#[repr(C)]
 pub(crate) struct Tick {
     /// Timer periods or events that it stands for. 0 for a perf event until [`begin`](Self::begin) has read the ring.
     pub(crate) weight: u32,
-    /// The kernel's request, if a perf event triggered the tick.
-    pub(crate) request: Option<Request>,
+    owner: Owner,
     /// The thread's CPU time in nanoseconds when `weigh` read it; 0 if it did not.
     pub(crate) cpu_ns: u64,
-    owner: Owner,
+    /// The kernel's request, if a perf event triggered the tick.
+    pub(crate) request: Option<Request>,
 }
 
 impl Tick {
@@ -98,10 +113,11 @@ impl Tick {
     /// Finds the slot of the calling thread, enters its nesting guard, and determines the tick's weight. Until the
     /// guard is dropped nothing else samples the thread. A signal can outlive the thread that it was meant for, so
     /// nothing in the slot that the signal names is trusted before that slot is known to be the calling thread's.
-    #[inline(never)]
+    #[inline(always)]
     pub(crate) fn begin(
         &mut self,
         recording: &Recording,
+        noted: Option<&'static Slot>,
         context: Context<'_>,
     ) -> Result<(&'static Slot, Entered<'static>), Missed> {
         let sp = context.stack_pointer();
@@ -109,7 +125,7 @@ impl Tick {
             self.owner.silence(sp);
             return Err(Missed::Skipped(Skip::Stopped));
         }
-        let slot = self.owner.slot(sp)?;
+        let slot = self.owner.slot(sp, noted)?;
         let Some(entered) = slot.enter(sp) else {
             self.leave_to_next(slot);
             return Err(Missed::Skipped(Skip::Nested));
@@ -121,19 +137,38 @@ impl Tick {
             return Err(Missed::Lost(Loss::NoSlot));
         }
         if let Owner::Kernel { blocked, .. } = self.owner {
-            let at = (context.instruction_pointer(), sp);
-            let request = self.request.insert(slot.kernel_rings.request(blocked, at));
-            self.weight = request.events;
-            kernel_answer::refuse_known(recording, slot, context, request)?;
+            self.read_request(recording, slot, context, blocked)?;
         }
-        match self.weigh(recording, slot, context.is_behind_a_call()) {
+        let cause = match self.owner {
+            Owner::Kernel { .. } => Cause::Events(self.weight),
+            _ if slot.kernel_rings.period_ns() != 0 && context.is_behind_a_call() => Cause::TimerInCall,
+            _ => Cause::Timer,
+        };
+        match is_filtered() || self.weigh(recording, slot, cause) {
             true => Ok((slot, entered)),
             false => Err(Missed::Skipped(Skip::Answered)),
         }
     }
 
+    /// Reads what the kernel requests.
+    #[inline(never)]
+    fn read_request(
+        &mut self,
+        recording: &Recording,
+        slot: &Slot,
+        context: Context<'_>,
+        blocked: bool,
+    ) -> Outcome {
+        let at = (context.instruction_pointer(), context.stack_pointer());
+        let request = slot.kernel_rings.request(blocked, at, context.alternate_stack());
+        let request = self.request.insert(request);
+        self.weight = request.events;
+        kernel_answer::refuse_known(recording, slot, request)
+    }
+
     /// The signal interrupted another event of this thread: the next sample takes up the weight.
     #[cold]
+    #[inline(never)]
     fn leave_to_next(&mut self, slot: &Slot) {
         let (weight, rings) = (core::mem::take(&mut self.weight), &slot.kernel_rings);
         if rings.period_ns() != 0 {
@@ -149,24 +184,24 @@ impl Tick {
     /// Takes the weight from the thread's CPU clock if the source measures CPU time: perf events arrive late, or not at
     /// all for a mode (user or kernel) that may not be observed. Returns false if no full period is unaccounted for and
     /// no request waits for a stack.
-    fn weigh(&mut self, recording: &Recording, slot: &Slot, is_behind_a_call: bool) -> bool {
-        if is_filtered() {
-            return true;
-        }
+    #[inline]
+    fn weigh(&mut self, recording: &Recording, slot: &Slot, cause: Cause) -> bool {
         let rings = &slot.kernel_rings;
         let period_ns = rings.period_ns();
         if period_ns == 0 && matches!(self.owner, Owner::Thread { .. }) {
             rings.count(self.weight, rings.counted_period_ns());
         }
-        if period_ns == 0 && !recording.rate_limit.is_set() {
-            return true;
-        }
+        let needs_clock = period_ns != 0 || recording.rate_limit.is_set();
+        !needs_clock || self.weigh_by_clock(slot, period_ns, cause)
+    }
+
+    #[inline(never)]
+    fn weigh_by_clock(&mut self, slot: &Slot, period_ns: u64, cause: Cause) -> bool {
         self.cpu_ns = clock::thread_cpu_ns();
         if period_ns == 0 {
             return true;
         }
-        let events = matches!(self.owner, Owner::Kernel { .. }).then_some(self.weight);
-        self.weight = rings.weigh(self.cpu_ns, period_ns, events, is_behind_a_call);
+        self.weight = slot.kernel_rings.weigh(self.cpu_ns, period_ns, cause);
         self.weight > 0 || self.request.is_some()
     }
 
@@ -184,6 +219,7 @@ impl Tick {
     }
 
     #[cold]
+    #[inline(never)]
     fn carry_over(&mut self, slot: &Slot) -> Missed {
         slot.carry(core::mem::take(&mut self.weight));
         if let Some(request) = &self.request {

@@ -1,7 +1,7 @@
 //! The program's alternate signal stacks.
 //!
-//! What the program sets is passed to the kernel. Where it has none, or the same one as another thread, the kernel knows
-//! a stack of the agent, which is hidden from the program.
+//! What the program sets is passed to the kernel. Where it has none, a small one, or the same one as another thread, the
+//! kernel knows a stack of the agent, which is hidden from the program.
 
 use core::ffi::c_int;
 
@@ -87,7 +87,9 @@ fn is_left_to_agent(slot: &Slot, set: &libc::stack_t) -> bool {
         _ => Bounds { low: set.ss_sp as u64, high: (set.ss_sp as u64).saturating_add(set.ss_size as u64) },
     };
     let is_shared = shared_stack::note(slot, program, set.ss_flags);
-    let hides = is_shared && !signal_stack::is_left_to_program();
+    // A stack that is to be disabled while a handler runs stays with the kernel, which alone can do that.
+    let is_small = signal_stack::is_small(program) && set.ss_flags & AUTODISARM == 0;
+    let hides = (is_shared || is_small) && !signal_stack::is_left_to_program();
     slot.signal_stack.set_hides_program(hides);
     hides || program == Bounds::NONE
 }

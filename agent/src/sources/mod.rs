@@ -9,6 +9,7 @@
 mod perf;
 pub(crate) mod process_timer;
 pub(crate) mod program_timer;
+mod since;
 mod thread_timer;
 
 use core::sync::atomic::{AtomicBool, Ordering};
@@ -20,6 +21,8 @@ use handler::interrupted_wait;
 use handler::nesting::Entered;
 use handler::recording::{Clock, Recording, Sources};
 use handler::slot::{self, Slot};
+
+pub(crate) use since::Since;
 
 use crate::config::Config;
 use crate::kernel::{self, Errno};
@@ -117,38 +120,6 @@ fn harm_of_events(config: &Config, status: Option<&ThreadStatus>) -> Option<&'st
     }
     (config.is_automatic && status.is_filtered())
         .then_some("a seccomp filter was there before the program, and may kill it for perf_event_open")
-}
-
-/// From when on samples account for a thread's CPU time.
-#[derive(Clone, Copy)]
-pub(crate) enum Since {
-    /// From its start, which was just now, or from an exec at an unknown time.
-    Birth,
-    /// From the exec that made it the only thread of a new image, at this much of its CPU time.
-    Exec { at_ns: u64 },
-    /// From now on; a timer first expires after this much CPU time.
-    Now { delay_ns: u64 },
-}
-
-impl Since {
-    /// The most that is sampled of a start where the time of the exec is not known.
-    pub(crate) const SHORT_START_NS: u64 = 2_000_000;
-
-    /// The part of a thread's CPU time so far, `used_ns`, that samples must account for.
-    pub(crate) fn earlier_ns(self, used_ns: u64) -> u64 {
-        match self {
-            Since::Birth => used_ns.min(Self::SHORT_START_NS),
-            Since::Exec { at_ns } => used_ns.saturating_sub(at_ns),
-            Since::Now { .. } => 0,
-        }
-    }
-
-    pub(crate) fn delay_ns(self) -> u64 {
-        match self {
-            Since::Birth | Since::Exec { .. } => 0,
-            Since::Now { delay_ns } => delay_ns,
-        }
-    }
 }
 
 /// Why a thread is not sampled like the others.

@@ -17,11 +17,11 @@ use handler::slot::Slot;
 use handler::thread_timer;
 use shm_format::record::{self, DurableRecord};
 
+use super::since::Since;
 use crate::events::Events;
 use crate::journal;
 use crate::kernel::{self, Errno, File};
 use crate::perf_attributes::{Event, SHORTEST_PERIOD_NS, Scope};
-use crate::sources::Since;
 
 /// Data pages of a ring, in order of preference: locked memory is limited.
 const SIZES: [usize; 5] = [16, 8, 4, 2, 1];
@@ -132,21 +132,32 @@ pub(super) fn open(recording: &Recording, slot: &Slot, events: &Events, since: S
         Err(Errno(libc::EACCES)) if !user_only => {
             open_all(recording, slot, events, Scope { user_only: true, ..scope }, since)?;
             if !USER_ONLY.swap(true, Ordering::Relaxed) {
-                let mut buffer = [0; kernel::THREAD_NAME];
-                let name = alloc::string::String::from_utf8_lossy(kernel::thread_name(&mut buffer));
-                let became = match kernel::user_id() {
-                    kernel::UNMAPPED_USER => "changed its user".into(),
-                    user => format!("became user {user}"),
-                };
-                let note = format!(
-                    "perf: user mode only, without kernel stacks, for threads begun since {name} {became}"
-                );
-                journal::tell_setting(recording, b"source", note.as_bytes());
+                tell_user_only(recording);
             }
             Ok(())
         }
         opened => opened,
     }
+}
+
+/// Tells the reader why threads are sampled in user mode only. Apart, as a thread's start must touch little of its stack.
+#[cold]
+#[inline(never)]
+fn tell_user_only(recording: &Recording) {
+    let (mut path, mut thread) = (alloc::vec![0; 4096], [0; kernel::THREAD_NAME]);
+    // This thread may have a name of its own.
+    let program = kernel::read_link(c"/proc/self/exe", &mut path).ok();
+    let program = program.and_then(|path| path.rsplit(|byte| *byte == b'/').next());
+    let name = program.unwrap_or_else(|| kernel::thread_name(&mut thread));
+    let name = alloc::string::String::from_utf8_lossy(name);
+    let became = match kernel::user_id() {
+        0 => "entered a user namespace, or gave up capabilities".into(),
+        kernel::UNMAPPED_USER => "changed its user".into(),
+        user => format!("became user {user}"),
+    };
+    let note =
+        format!("perf: user mode only, without kernel stacks, for threads begun since {name} {became}");
+    journal::tell_setting(recording, b"source", note.as_bytes());
 }
 
 fn open_all(

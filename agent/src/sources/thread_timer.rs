@@ -4,8 +4,8 @@ use handler::clock;
 use handler::slot::Slot;
 use handler::thread_timer::{self, SignalEvent, first_expiry};
 
+use super::since::Since;
 use crate::kernel::Errno;
-use crate::sources::Since;
 
 const _: () = assert!(size_of::<SignalEvent>() == 64);
 

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use iced_x86::{Decoder, DecoderOptions, Instruction, Mnemonic};
 use unwind::Rule;
 
-use crate::Code;
+use crate::code::Code;
 use crate::effect::{self, Flow};
 use crate::state::State;
 

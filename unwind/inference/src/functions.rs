@@ -7,7 +7,7 @@ use iced_x86::{Decoder, DecoderOptions, Instruction, Mnemonic, OpKind};
 use unwind::Rule;
 use unwind::compile::InferredRow;
 
-use crate::Code;
+use crate::code::Code;
 use crate::function::{self, Function, Known};
 
 /// Maximum number of times that all functions are followed, to learn which of them do not return.

@@ -7,6 +7,7 @@
 //! that does not return with the stack pointer where it was, or that modifies it in a way that is not supported. The walker
 //! does without them.
 
+mod code;
 mod effect;
 mod function;
 mod functions;
@@ -14,36 +15,12 @@ mod state;
 #[cfg(test)]
 mod tests;
 
-use std::ops::Range;
-
+pub use code::Code;
+use functions::Functions;
 use unwind::compile::InferredRow;
 
 /// Maximum number of bytes of code that are examined.
 const CODE_MOST: usize = 64 << 20;
-
-/// Code to examine. All addresses are virtual addresses of the file.
-#[derive(Debug, Default)]
-pub struct Code {
-    /// Ranges without call frame information: address and contents, by address, without overlaps.
-    pub ranges: Vec<(u64, Vec<u8>)>,
-    /// Where functions are known to begin: from symbols, and the initialisers.
-    pub starts: Vec<u64>,
-    /// Where the program begins, which has no caller.
-    pub entry: u64,
-}
-
-impl Code {
-    /// The part of the range that contains `address`, from there on.
-    fn at(&self, address: u64) -> Option<&[u8]> {
-        let after = self.ranges.partition_point(|(start, _)| *start <= address);
-        let (start, bytes) = self.ranges.get(after.checked_sub(1)?)?;
-        bytes.get(usize::try_from(address - start).ok()?..).filter(|bytes| !bytes.is_empty())
-    }
-
-    fn addresses(&self) -> impl Iterator<Item = Range<u64>> + '_ {
-        self.ranges.iter().map(|(start, bytes)| *start..start + bytes.len() as u64)
-    }
-}
 
 /// The rows of all functions whose use of the stack is understood, by address, without overlaps.
 #[must_use]
@@ -52,5 +29,5 @@ pub fn infer(code: &Code) -> Vec<InferredRow> {
     if bytes > CODE_MOST {
         return Vec::new();
     }
-    functions::Functions::find(code).into_rows()
+    Functions::find(code).into_rows()
 }

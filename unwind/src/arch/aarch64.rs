@@ -102,6 +102,11 @@ impl Link {
         Link(content)
     }
 
+    /// With the content that it has among `all` registers.
+    pub(crate) fn of(all: &dyn Fn() -> Registers) -> Self {
+        Link(all().column(RETURN_ADDRESS))
+    }
+
     /// The return address.
     #[inline]
     pub(crate) fn get(self) -> Option<u64> {

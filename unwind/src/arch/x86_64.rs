@@ -112,6 +112,11 @@ impl Link {
         Link
     }
 
+    /// With the content that it has among `all` registers.
+    pub(crate) fn of(_: &dyn Fn() -> Registers) -> Self {
+        Link
+    }
+
     /// The return address.
     #[inline(always)]
     pub(crate) fn get(self) -> Option<u64> {

@@ -2,8 +2,8 @@
 
 use core::ops::Range;
 
-use super::InferredRow;
 use super::functions::{Common, Function, Functions};
+use super::inferred_row::InferredRow;
 use super::plain;
 use super::rows::Rows;
 use crate::arch::Abi;

@@ -20,7 +20,7 @@ impl StackCache {
     ) -> Option<(usize, bool)> {
         let previous = &self.previous;
         let first = previous.start + 1;
-        let is_of = self.generation == generation;
+        let is_of = previous.generation == generation;
         if !is_of || !previous.has_root || previous.fast_from > first || first > CAPACITY {
             return None;
         }

@@ -74,6 +74,13 @@ pub(crate) fn stack_pointer(machine: &libc::mcontext_t) -> u64 {
     machine.sp
 }
 
+/// The interrupted frame pointer.
+#[inline]
+pub(crate) fn frame_pointer(machine: &libc::mcontext_t) -> u64 {
+    let [.., frame_pointer, _link] = machine.regs;
+    frame_pointer
+}
+
 /// The interrupted program counter.
 #[inline]
 pub(crate) fn instruction_pointer(machine: &libc::mcontext_t) -> u64 {

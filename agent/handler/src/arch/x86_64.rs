@@ -141,6 +141,12 @@ pub(crate) fn stack_pointer(machine: &libc::mcontext_t) -> u64 {
     register(machine, libc::REG_RSP)
 }
 
+/// The interrupted frame pointer.
+#[inline]
+pub(crate) fn frame_pointer(machine: &libc::mcontext_t) -> u64 {
+    register(machine, libc::REG_RBP)
+}
+
 /// The interrupted program counter.
 #[inline]
 pub(crate) fn instruction_pointer(machine: &libc::mcontext_t) -> u64 {

@@ -23,7 +23,6 @@ use unwind::{End, StackCache, Walk};
 use crate::activity::is_filtered;
 use crate::arch;
 use crate::recording::Recording;
-use crate::snapshot::Pinned;
 use crate::stack::Bounds;
 use found::Found;
 pub(crate) use memory::Signals;
@@ -135,18 +134,19 @@ impl Scratch {
     }
 }
 
-/// Merges the native frames of `walk` with the interpreter's frames and, if there are regions, with what their unwinders
-/// emitted. `None` if there is nothing to merge.
+/// Merges the native frames of `walk` with the frames of `python`, if that is loaded, and, if the process `has_regions`, with
+/// what their unwinders emitted. `None` if there is nothing to merge.
 #[inline(never)]
 pub(crate) fn add_frames<'s>(
-    pinned: &Pinned<'_>,
+    python: Option<&Python>,
+    has_regions: bool,
     sampled: &SampledThread,
     recording: &Recording,
     native: &mut StackCache,
     walk: &mut Walk,
     scratch: &'s mut Scratch,
 ) -> Option<&'s [u64]> {
-    match pinned.python() {
+    match python {
         Some(python) => {
             let walked = Native::Walked(native, walk.end.is_complete());
             find(python, recording, sampled, &walked, scratch);
@@ -154,7 +154,6 @@ pub(crate) fn add_frames<'s>(
         None => scratch.found.clear(),
     }
     let Scratch { found, frames, placed, regions, .. } = scratch;
-    let has_regions = !pinned.regions().is_empty();
     let emitted = Some(regions.emitted()).filter(|emitted| has_regions && !emitted.is_empty());
     if found.is_empty() && emitted.is_none() {
         return None;
@@ -171,7 +170,7 @@ pub(crate) fn add_frames<'s>(
         }
         count
     };
-    if pinned.python().is_some() {
+    if python.is_some() {
         native.mark();
     }
     if count > recording.max_frames {

@@ -8,7 +8,8 @@ use core::mem::size_of;
 use core::ptr;
 use core::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 
-use super::{Phase, Slot, TAKEN, note};
+use super::note;
+use super::state::{Phase, Slot, TAKEN};
 use crate::activity::Active;
 use crate::sys;
 
@@ -151,7 +152,7 @@ pub(crate) fn noted_inline() -> Option<&'static Slot> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Phase, adopt, claim as announce, discovered};
+    use super::super::{adopt, claim as announce, discovered};
     use super::*;
 
     #[test]

@@ -1,6 +1,6 @@
 //! A second workspace, for an event during a walk of the same thread: in a signal handler of the program.
 
-use super::Slot;
+use super::state::Slot;
 use super::workspace::{self, Workbench, Workspace};
 use crate::nesting::Entered;
 

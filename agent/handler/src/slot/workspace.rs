@@ -31,16 +31,16 @@ const ATTEMPTS: usize = 64;
 /// The workspace of one thread, on pages of its own.
 #[repr(C, align(4096))]
 pub(super) struct Workspace {
-    /// While it is free: page number of the next free one.
-    next: AtomicU64,
-    pub(super) stack_cache: UnsafeCell<StackCache>,
     pub(super) chain: UnsafeCell<StackChain>,
+    pub(super) stack_cache: UnsafeCell<StackCache>,
     pub(super) probed_pages: UnsafeCell<ProbedPages>,
     /// The remaining fields: most programs never touch them.
     pub(super) scratch: UnsafeCell<Scratch>,
     pub(super) copy_buffer: UnsafeCell<CopyBuffer>,
     /// Null until the thread records an allocation.
     pub(super) recent_stacks: UnsafeCell<*mut RecentStacks>,
+    /// While it is free: page number of the next free one.
+    next: AtomicU64,
 }
 
 /// The parts of a workspace that a walk needs, borrowed exclusively.

@@ -129,27 +129,21 @@ pub(crate) struct Regions<'r> {
 }
 
 impl<'r> Regions<'r> {
-    /// For a walk of the thread whose `scratch` this is. `stacks` are those that the handler may be running on; memory is
-    /// probed if `may_probe`.
+    /// For a walk of the thread whose `scratch` this is. If there are any, [`begin`](Self::begin) must follow.
     #[inline]
     pub(crate) fn new(
         list: &'r [Region],
         generated: &'r [Run],
         recording: &'r Recording,
         scratch: *mut Scratch,
-        stacks: [Bounds; 2],
-        may_probe: bool,
     ) -> Self {
-        let mut regions = Self { recording, list, generated, scratch, stack: Bounds::NONE };
-        if !list.is_empty() {
-            regions.begin(stacks, may_probe);
-        }
-        regions
+        Self { recording, list, generated, scratch, stack: Bounds::NONE }
     }
 
+    /// Begins a walk. `stacks` are those that the handler may be running on; memory is probed if `may_probe`.
     #[cold]
     #[inline(never)]
-    fn begin(&mut self, stacks: [Bounds; 2], may_probe: bool) {
+    pub(crate) fn begin(&mut self, stacks: [Bounds; 2], may_probe: bool) {
         let here = &raw const *self as u64;
         self.stack = stacks.into_iter().find(|bounds| bounds.hold(here)).unwrap_or(Bounds::NONE);
         // SAFETY: the thread's own, inside its nesting guard.
