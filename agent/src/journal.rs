@@ -76,6 +76,13 @@ pub(crate) fn make_room(recording: &Recording, threads: usize) {
     }
 }
 
+/// Lets the reader back chunks of this many bytes in total.
+#[cfg(feature = "allocations")]
+pub(crate) fn extend_pool(recording: &Recording, bytes: usize) {
+    let _held = GROWTH.hold();
+    room::extend_pool(&recording.region, bytes);
+}
+
 /// Records the identity of this process and how it is sampled. `arguments` are its arguments, if they are already known.
 pub(crate) fn tell_process(
     recording: &Recording,

@@ -64,6 +64,15 @@ pub(crate) fn grow_pool(region: &Region, threads: usize) {
     region.invite_offers();
 }
 
+/// Maps chunks of `bytes` in total, for the reader to back when it finds that more are needed. One caller at a time.
+#[cfg(feature = "allocations")]
+pub(crate) fn extend_pool(region: &Region, bytes: usize) {
+    let Some(_active) = Active::enter() else { return };
+    let is_short = || (region.chunks_mapped() as usize) < bytes / region.geometry().chunk_size as usize;
+    while is_short() && map_more(region).is_some() {}
+    region.invite_offers();
+}
+
 /// Maps the next chunks.
 fn map_more(region: &Region) -> Option<()> {
     let (first, count) = region.next_chunks()?;

@@ -6,32 +6,13 @@
 //! information.
 
 use core::arch::naked_asm;
-use core::sync::atomic::AtomicU8;
 
+use super::allocation_call::Call;
 use super::countdown::{OWNER_AT, PLACE_SHIFT, PLACES, SHARED};
-use super::real::{COUNT, REALS};
-use crate::preserved_registers::PreservedRegisters;
-
-/// Pages distinguished by the filter of sampled blocks; further pages share their bytes.
-pub(super) const PAGES: usize = 1 << 18;
-
-/// Which function was called, as an index into the tables here.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) struct Kind(pub(super) usize);
-
-/// Whether a function is known to call another one of these for its block.
-pub(super) mod mode {
-    /// Not known yet.
-    pub(in super::super) const UNKNOWN: u8 = 0;
-    /// One call did not.
-    pub(in super::super) const ONCE_ALONE: u8 = 1;
-    /// One call did.
-    pub(in super::super) const ONCE_NESTED: u8 = 2;
-    /// It does not, so it counts bytes itself.
-    pub(in super::super) const COUNTS: u8 = 3;
-    /// It does, and the other one counts; or nothing is counted.
-    pub(in super::super) const PASSES: u8 = 4;
-}
+use super::mode::{self, MODES};
+use super::real::{ALLOCATING, COUNT, REALS};
+use super::sampled_pages::{PAGES, SAMPLED_PAGES};
+use super::sampling;
 
 // The parts of an interposed function. `sized` puts the requested number of bytes into r11.
 macro_rules! sized {
@@ -190,8 +171,8 @@ macro_rules! allocating {
                 places = const PLACES,
                 place_shift = const PLACE_SHIFT,
                 reals = sym REALS,
-                before = sym crate::allocations::before,
-                after = sym crate::allocations::after,
+                before = sym sampling::before,
+                after = sym after,
             )
         }
     };
@@ -226,7 +207,7 @@ macro_rules! freeing {
                 pages = const PAGES,
                 sampled = sym SAMPLED_PAGES,
                 reals = sym REALS,
-                freed = sym super::freed,
+                freed = sym sampling::freed,
             )
         }
     };
@@ -244,20 +225,12 @@ macro_rules! functions {
             use super::*;
             $(allocating!(injected, $kind, $name, $size, $gives_up, $counts);)*
         }
-        /// Number of allocating functions.
-        pub(super) const ALLOCATING: usize = [$($kind),*].len();
         /// The functions to which an injected library redirects calls.
         pub(super) static INJECTED: [unsafe extern "C" fn(); COUNT] = [$(injected::$name,)* $($free,)*];
         // The tables of the real functions have the same order.
-        const _: () = assert!(ALLOCATING + [$($freeing),*].len() == COUNT);
+        const _: () = assert!([$($kind),*].len() == ALLOCATING && ALLOCATING + [$($freeing),*].len() == COUNT);
     };
 }
-
-/// The mode of each function.
-pub(super) static MODES: [AtomicU8; COUNT] = [const { AtomicU8::new(mode::UNKNOWN) }; COUNT];
-
-/// Number of sampled blocks that begin in each page.
-pub(super) static SAMPLED_PAGES: [AtomicU8; PAGES] = [const { AtomicU8::new(0) }; PAGES];
 
 functions! {
     allocating {
@@ -296,60 +269,9 @@ functions! {
     }
 }
 
-impl Kind {
-    const REALLOC: Kind = Kind(2);
-    const REALLOCARRAY: Kind = Kind(3);
-
-    /// Whether the function gives up another block.
-    pub(super) fn resizes(self) -> bool {
-        self == Self::REALLOC || self == Self::REALLOCARRAY
-    }
-}
-
-/// A call of an allocating function, as the interposed function lays it out on the stack.
-#[repr(C)]
-pub(super) struct Call {
-    kind: usize,
-    arguments: [u64; 3],
-    preserved: PreservedRegisters,
-}
-
-impl Call {
-    pub(super) fn kind(&self) -> Kind {
-        Kind(self.kind)
-    }
-
-    /// The block that the call gives up for the new one.
-    pub(super) fn given_up(&self) -> u64 {
-        if self.kind().resizes() { self.arguments[0] } else { 0 }
-    }
-
-    /// Requested bytes.
-    pub(super) fn size(&self) -> u64 {
-        let [first, second, third] = self.arguments;
-        match self.kind {
-            1 => first.saturating_mul(second),
-            2 | 4 | 5 => second,
-            3 => second.saturating_mul(third),
-            6 => third,
-            _ => first,
-        }
-    }
-
-    /// The allocated block, derived from the function's result; 0 if there is none.
-    pub(super) fn block(&self, result: u64) -> u64 {
-        const POSIX_MEMALIGN: usize = 6;
-        match (self.kind, result) {
-            // SAFETY: on success posix_memalign(3) has stored the block where its first argument says.
-            (POSIX_MEMALIGN, 0) => unsafe { (self.arguments[0] as *const u64).read() },
-            (POSIX_MEMALIGN, _) => 0,
-            _ => result,
-        }
-    }
-
-    /// The caller.
-    pub(super) fn caller(&self) -> handler::caller::Caller {
-        // At their first instruction, all of them have the same unwind information.
-        self.preserved.caller(INJECTED.get(self.kind).map_or(0, |entry| *entry as usize as u64))
-    }
+/// Hands a call over after it was made.
+unsafe extern "C" fn after(call: &Call, given_up: u64, result: u64) {
+    // At their first instruction, all of them have the same unwind information.
+    let entry = INJECTED.get(call.kind().0).map_or(0, |entry| *entry as usize as u64);
+    sampling::after(call, entry, given_up, result);
 }

@@ -8,39 +8,16 @@
 //! come before anything has started, from a signal handler, under the loader's lock, in a child of `vfork`, or after
 //! `exit`.
 
+mod allocation_call;
 mod countdown;
 mod entry;
+mod mode;
 mod real;
 mod redirection;
+mod sampled_pages;
+mod sampling;
 
-use core::sync::atomic::{AtomicU8, AtomicU64, Ordering};
-
-use handler::call::{self, Note};
-use handler::recording::{self, Recording};
-use shm_format::{AllocationNonce, BlockId, Inserted, LiveBlocks, Repeat};
-
-use crate::agent;
-use crate::journal;
-use crate::link_map;
-use crate::live_tables;
-use countdown::Countdown;
-use entry::{ALLOCATING, Call, Kind, mode};
-
-/// Average number of bytes between samples; 1 samples everything. 0 before the start, and [`NEVER`] if nothing is sampled.
-static MEAN: AtomicU64 = AtomicU64::new(NOT_YET);
-const NOT_YET: u64 = 0;
-const NEVER: u64 = u64::MAX;
-const ALL: u64 = 1;
-
-/// Bytes after which a thread looks again whether anything is sampled.
-const SELDOM: u64 = 1 << 40;
-
-/// Nested calls after which the outer one is assumed to have been left by an exception.
-const NESTED_MOST: u64 = 16;
-/// Returned by `before` for a nested call, or if nothing is sampled.
-const LEAVE_ALONE: u64 = u64::MAX;
-/// No sampled block was given up.
-const NO_BLOCK: u64 = 0;
+pub(crate) use sampling::{begin, never};
 
 /// Finds the real functions.
 pub(crate) fn find_real_functions() {
@@ -59,193 +36,7 @@ pub(crate) fn end_redirection() {
     redirection::end();
 }
 
-/// Starts sampling, one allocation per `mean` bytes on average.
-pub(crate) fn begin(recording: &Recording, mean: u64) {
-    if link_map::is_without_loader() {
-        countdown::SHARED.begin();
-        for known in &entry::MODES {
-            known.store(mode::UNKNOWN, Ordering::Relaxed);
-        }
-    }
-    if mean == ALL {
-        journal::open_log(recording, call::STACK_LOG);
-    }
-    MEAN.store(mean.clamp(1, NEVER - 1), Ordering::Relaxed);
-}
-
-/// Disables sampling in this process.
-pub(crate) fn never() {
-    MEAN.store(NEVER, Ordering::Relaxed);
-    for known in &entry::MODES {
-        known.store(mode::PASSES, Ordering::Relaxed);
-    }
-}
-
 /// Forgets the parent's sampled blocks, in a forked child.
 pub(crate) fn forget_blocks() {
-    for page in &entry::SAMPLED_PAGES {
-        // Pages that are not written stay shared.
-        if page.load(Ordering::Relaxed) != 0 {
-            page.store(0, Ordering::Relaxed);
-        }
-    }
-}
-
-/// Runs before a call that may be sampled.
-unsafe extern "C" fn before(call: &Call) -> u64 {
-    let mean = MEAN.load(Ordering::Relaxed);
-    let Some(own) = countdown::own() else { return LEAVE_ALONE };
-    // SAFETY: the thread's own state; a signal handler that interrupts restores it or draws a new distance.
-    let own = unsafe { &mut *own };
-    if mean == NEVER {
-        own.left = SELDOM;
-    }
-    if mean == NOT_YET || mean == NEVER {
-        return LEAVE_ALONE;
-    }
-    let stack_pointer = call as *const Call as u64;
-    if own.inside != 0 {
-        own.nested += 1;
-        if stack_pointer < own.inside && own.nested <= NESTED_MOST {
-            return LEAVE_ALONE;
-        }
-        // An exception left that call.
-        own.left = own.saved;
-    }
-    own.inside = stack_pointer;
-    own.nested = 0;
-    own.saved = own.left;
-    // Functions that this one calls come here too.
-    own.left = 0;
-    match call.given_up() {
-        0 => NO_BLOCK,
-        block => take_out(block).map_or(NO_BLOCK, |id| id.0),
-    }
-}
-
-/// Runs after such a call.
-unsafe extern "C" fn after(call: &Call, given_up: u64, result: u64) {
-    if given_up == LEAVE_ALONE {
-        return;
-    }
-    let Some(own) = countdown::own() else { return };
-    // SAFETY: as in `before`.
-    let own = unsafe { &mut *own };
-    own.inside = 0;
-    own.left = own.saved;
-    learn(call.kind(), own.nested != 0);
-    let (block, size) = (call.block(result), call.size());
-    if block == 0 {
-        // The old block still exists, unless a size of 0 freed it.
-        if given_up != NO_BLOCK && size != 0 {
-            put_in(call.given_up(), BlockId(given_up));
-        }
-        return;
-    }
-    let mean = MEAN.load(Ordering::Relaxed);
-    if mean == ALL {
-        own.left = 0;
-        return sample(own, call, block, size);
-    }
-    if !own.is_begun() {
-        own.draw(mean);
-    }
-    match own.left.checked_sub(size).filter(|left| *left > 0) {
-        Some(left) => own.left = left,
-        None => {
-            own.draw(mean);
-            sample(own, call, block, size);
-        }
-    }
-}
-
-/// Records a sampled allocation.
-#[inline(never)]
-fn sample(own: &mut Countdown, call: &Call, block: u64, size: u64) {
-    let Some(recording) = recording::current() else { return };
-    // A child of `vfork` is a thread of another process.
-    if link_map::is_without_loader() && !agent::is_own_process() {
-        return;
-    }
-    // The table is far larger than the caches; its line arrives while the stack is walked.
-    if let Some(live) = live_blocks() {
-        live.expect(block);
-    }
-    own.serial += 1;
-    let allocation = AllocationNonce::new(size, own.serial);
-    let id = match MEAN.load(Ordering::Relaxed) {
-        // Each counts as one, so equal ones need not be told apart.
-        ALL => call::record_allocation(recording, &call.caller(), allocation),
-        _ => {
-            let note = Note { source: Repeat::SOURCE, nonce: allocation.0, weight: 1, with_callee: false };
-            call::record(recording, &call.caller(), note).map(|thread| allocation.id(thread))
-        }
-    };
-    if let Some(id) = id {
-        put_in(block, id);
-    }
-}
-
-/// Runs before a block is freed that may have been sampled.
-unsafe extern "C" fn freed(block: u64) {
-    let _ = take_out(block);
-}
-
-/// The live blocks of this process; `None` in a forked child that has not been set up yet.
-fn live_blocks() -> Option<&'static LiveBlocks> {
-    recording::current().and_then(|recording: &Recording| recording.live_blocks.as_ref())
-}
-
-fn page(block: u64) -> Option<&'static AtomicU8> {
-    entry::SAMPLED_PAGES.get((block >> 12) as usize & (entry::PAGES - 1))
-}
-
-fn put_in(block: u64, id: BlockId) {
-    let (Some(live), Some(page)) = (live_blocks(), page(block)) else { return };
-    // First, so that a thread that frees the block looks it up.
-    let counted = count(page);
-    if live.insert(block, id) != Inserted::New && counted {
-        less(page);
-    }
-    if live.is_crowded() {
-        live_tables::grow_blocks(live);
-    }
-}
-
-/// Counts a block in its page. A saturated count stays: then all blocks of the page are looked up.
-fn count(page: &AtomicU8) -> bool {
-    if MEAN.load(Ordering::Relaxed) == ALL {
-        if page.load(Ordering::Relaxed) != u8::MAX {
-            page.store(u8::MAX, Ordering::Relaxed);
-        }
-        return false;
-    }
-    let more = |count: u8| count.checked_add(1);
-    page.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).is_ok()
-}
-
-fn take_out(block: u64) -> Option<BlockId> {
-    let id = live_blocks()?.remove(block)?;
-    page(block).into_iter().for_each(less);
-    Some(id)
-}
-
-fn less(page: &AtomicU8) {
-    let less = |count: u8| if count == u8::MAX { None } else { count.checked_sub(1) };
-    let _ = page.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
-}
-
-/// Learns whether a function calls another interposed one for its block. Takes two calls that agree, because a signal
-/// handler that allocates may look like that once.
-fn learn(kind: Kind, nested: bool) {
-    let Some(known) = entry::MODES.get(kind.0).filter(|_| kind.0 < ALLOCATING) else { return };
-    let next = match (known.load(Ordering::Relaxed), nested) {
-        (mode::UNKNOWN, false) => mode::ONCE_ALONE,
-        (mode::UNKNOWN, true) => mode::ONCE_NESTED,
-        (mode::ONCE_ALONE, false) => mode::COUNTS,
-        (mode::ONCE_NESTED, true) => mode::PASSES,
-        (mode::ONCE_ALONE | mode::ONCE_NESTED, _) => mode::UNKNOWN,
-        _ => return,
-    };
-    known.store(next, Ordering::Relaxed);
+    sampled_pages::forget();
 }

@@ -9,6 +9,8 @@ use crate::symbols::{self, Real};
 
 /// Number of functions.
 pub(super) const COUNT: usize = 30;
+/// Number of allocating functions, which come first.
+pub(super) const ALLOCATING: usize = 17;
 /// The indices of some functions.
 const MALLOC: usize = 0;
 const FIRST_NEW: usize = 9;

@@ -3,7 +3,7 @@
 use core::arch::naked_asm;
 
 use super::seccomp;
-use crate::locks;
+use crate::locks::entry;
 
 /// The C library's `syscall`.
 ///
@@ -19,7 +19,7 @@ pub(crate) unsafe extern "C" fn syscall() {
         "jmp {others}",
         ".cfi_endproc",
         number = const libc::SYS_futex,
-        futex = sym locks::futex,
+        futex = sym entry::futex,
         others = sym seccomp::syscall,
     )
 }

@@ -1,27 +1,17 @@
 //! The interposed lock functions, in the build that is preloaded for `-e lock` only.
 //!
-//! Taking a free mutex, or releasing a lock that nobody waits for, costs a test of one word; for a rwlock, an attempt
-//! replaces the call. What must never happen here: a frame of the agent below a function that need not wait, a
-//! cancellation or exception that unwinds into Rust, a change of `errno`. So these functions are written in assembly,
+//! Taking a free mutex, read lock or semaphore, or releasing a lock that nobody waits for, costs a test of one word; for a
+//! write lock, an attempt replaces the call. What must never happen here: a frame of the agent below a function that need not
+//! wait, a cancellation or exception that unwinds into Rust, a change of `errno`. So these functions are written in assembly,
 //! and jump to the real ones. Only a call that has to wait, or for which somebody waits, is made from a frame of the
 //! agent, which unwinders understand.
 
 use core::arch::{global_asm, naked_asm};
 
-use super::glibc_mutex;
-use super::kind::{self, Kind};
 use super::real::{self, COUNT, REALS};
 use super::waited::{FACTOR, OFFSETS, SHIFT, WAITED};
-use crate::preserved_registers::PreservedRegisters;
-
-/// A watched call, as the code below pushes it on the stack.
-#[repr(C)]
-pub(super) struct Call {
-    kind: usize,
-    /// The argument registers.
-    pub(super) arguments: [u64; 6],
-    preserved: PreservedRegisters,
-}
+use super::watched_call::{Call, Decision};
+use super::{glibc_mutex, glibc_rwlock, kind};
 
 // Entered by a jump, with the function's number in r11 and everything else as at the function's entry. Pushes `Call`,
 // last field first; below it the result of `before`, and space for the one stack argument of `syscall`.
@@ -67,8 +57,8 @@ global_asm!(
     ".cfi_endproc",
     ".size selfwind_watched_call, . - selfwind_watched_call",
     first_futex = const kind::FUTEX_WAIT,
-    before = sym super::before,
-    after = sym super::after,
+    before = sym before,
+    after = sym after,
     reals = sym REALS,
 );
 
@@ -123,9 +113,10 @@ macro_rules! mutex {
 
 // Calls trylock first: if it succeeds, there was no wait.
 macro_rules! attempting {
-    ($number:literal, $name:ident, $attempt:expr, $busy:expr) => {
+    ($number:literal, $name:ident, $attempt:expr, $busy:expr $(, $before:literal)*; $($operand:ident = $kind:tt $value:expr),*) => {
         entry!(
             $name,
+            $($before,)*
             "push rdi",
             ".cfi_adjust_cfa_offset 8",
             "call [rip + {reals} + 8 * {attempt}]",
@@ -138,6 +129,24 @@ macro_rules! attempting {
             "mov r11d, {number}",
             "jmp selfwind_watched_call";
             reals = sym REALS, attempt = const $attempt, busy = const $busy, number = const $number
+            $(, $operand = $kind $value)*
+        );
+    };
+}
+
+// Examines the first word of a rwlock of glibc, which says whether a reader would wait: an attempt must read that word
+// before it changes it, while a call only adds to it.
+macro_rules! reading {
+    ($number:literal, $name:ident) => {
+        attempting!(
+            $number, $name, kind::TRY_READ, kind::BUSY,
+            "mov eax, [rip + {foreign}]",
+            "or eax, [rdi]",
+            "test al, {written}",
+            "jnz 3f",
+            "jmp [rip + {reals} + 8 * {number}]",
+            "3:";
+            foreign = sym glibc_rwlock::IS_FOREIGN, written = const glibc_rwlock::WRITTEN
         );
     };
 }
@@ -190,13 +199,15 @@ macro_rules! releasing {
 macro_rules! functions {
     (
         mutexes { $($mutex:literal $locked:ident $attempt_at:ident $has:ident;)* }
+        reading { $($reading:literal $read:ident;)* }
         attempting { $($attempting:literal $attempted:ident $attempt:ident $busy:ident;)* }
         looking { $($looking:literal $looked:ident;)* }
         waiting { $($waiting:literal $waited:ident;)* }
         releasing { $($releasing:literal $released:ident;)* }
     ) => {
         $(mutex!($mutex, $locked, kind::$attempt_at, kind::$has);)*
-        $(attempting!($attempting, $attempted, kind::$attempt, kind::$busy);)*
+        $(reading!($reading, $read);)*
+        $(attempting!($attempting, $attempted, kind::$attempt, kind::$busy;);)*
         $(looking!($looking, $looked);)*
         $(waiting!($waiting, $waited);)*
         $(releasing!($releasing, $released);)*
@@ -205,6 +216,7 @@ macro_rules! functions {
         fn own(number: usize) -> u64 {
             let entry: unsafe extern "C" fn() = match number {
                 $($mutex => $locked,)*
+                $($reading => $read,)*
                 $($attempting => $attempted,)*
                 $($looking => $looked,)*
                 $($waiting => $waited,)*
@@ -221,8 +233,10 @@ functions! {
         0 pthread_mutex_lock TRY_MUTEX BUSY;
         24 mtx_lock C11_TRY C11_BUSY;
     }
+    reading {
+        5 pthread_rwlock_rdlock;
+    }
     attempting {
-        5 pthread_rwlock_rdlock TRY_READ BUSY;
         9 pthread_rwlock_wrlock TRY_WRITE BUSY;
     }
     looking {
@@ -309,18 +323,18 @@ pub(crate) unsafe extern "C" fn futex() {
 
 const _: () = assert!(kind::FUTEX_WAIT + 1 == kind::FUTEX_WAKE && kind::FUTEX_WAKE + 1 == COUNT);
 
-impl Call {
-    pub(super) fn kind(&self) -> Kind {
-        Kind(self.kind)
-    }
+/// Hands a call over before it is made.
+unsafe extern "C" fn before(call: &Call) -> Decision {
+    super::before(call, entry_of)
+}
 
-    pub(super) fn argument(&self, number: usize) -> u64 {
-        self.arguments.get(number).copied().unwrap_or(0)
-    }
+/// Hands it over after it was made.
+unsafe extern "C" fn after(call: &Call, word: u64) {
+    super::after(call, entry_of, word);
+}
 
-    /// The calling function.
-    pub(super) fn caller(&self) -> handler::caller::Caller {
-        let entry = real::with_unwind_information(self.kind).unwrap_or_else(|| own(self.kind));
-        self.preserved.caller(entry)
-    }
+/// The address of the function that the program called, or of one with the same unwind information.
+fn entry_of(call: &Call) -> u64 {
+    let number = call.kind().0;
+    real::with_unwind_information(number).unwrap_or_else(|| own(number))
 }

@@ -10,13 +10,15 @@
 //! in a child of `vfork`, or after `exit`; a wait may end by cancellation, or by a jump out of a signal handler.
 
 mod budget;
-mod entry;
+pub(crate) mod entry;
 mod glibc_mutex;
+mod glibc_rwlock;
 mod kind;
 mod rate;
 mod real;
 mod waited;
 mod waiter;
+mod watched_call;
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
@@ -26,10 +28,9 @@ use handler::rate_limit::RateLimit;
 use handler::recording::{self, Probe};
 use shm_format::LockNonce;
 
-use entry::Call;
-pub(crate) use entry::futex;
 use glibc_mutex::Approach;
 use waiter::Mean;
+use watched_call::{Call, Decision, EntryOf};
 
 /// Mean ticks of waiting between samples; 1 samples all waits. [`NOT_YET`] before the start, [`NEVER`] if nothing is
 /// watched.
@@ -83,16 +84,8 @@ pub(crate) fn thread_ends() {
     }
 }
 
-/// What to do with a call; returned in two registers.
-#[repr(C)]
-struct Decision {
-    /// Passed on to `after`; or the result, if the call has been made.
-    word: u64,
-    is_made: u64,
-}
-
-/// Runs before a call that has to wait, or for which somebody may wait.
-unsafe extern "C" fn before(call: &Call) -> Decision {
+/// Runs before a call that has to wait, or for which somebody may wait. `entry_of` gives the address of the called function.
+fn before(call: &Call, entry_of: EntryOf) -> Decision {
     let approach = match call.kind().is_timed_mutex() {
         // SAFETY: the argument of a mutex function.
         true => unsafe { glibc_mutex::approach(call.argument(0)) },
@@ -110,18 +103,18 @@ unsafe extern "C" fn before(call: &Call) -> Decision {
     let word = match mean.requested {
         NOT_YET | NEVER => UNWATCHED,
         _ if call.kind().releases() => give_up(call.argument(call.kind().subject()), mean).into(),
-        _ => wait(call, mean),
+        _ => wait(call, entry_of, mean),
     };
     Decision { word, is_made: 0 }
 }
 
 /// Runs after the call.
-unsafe extern "C" fn after(call: &Call, word: u64) {
+fn after(call: &Call, entry_of: EntryOf, word: u64) {
     if word == UNWATCHED {
         return;
     }
     if call.kind().releases() {
-        return record(call, LockNonce::holder(word as u32), 1);
+        return record(call, entry_of, LockNonce::holder(word as u32), 1);
     }
     let ticks = clock::now().saturating_sub(word);
     let Some(own) = waiter::own() else { return };
@@ -130,7 +123,7 @@ unsafe extern "C" fn after(call: &Call, word: u64) {
     let entry = own.end(core::ptr::from_ref(call) as u64);
     let link = entry.map_or(0, |entry| waited::leave(entry, word));
     if let Some(doubled) = own.samples(ticks, mean()) {
-        record(call, LockNonce::wait(ticks, link), 1 << doubled);
+        record(call, entry_of, LockNonce::wait(ticks, link), 1 << doubled);
     }
 }
 
@@ -154,13 +147,13 @@ fn attempt(call: &Call) -> Option<i32> {
 }
 
 /// Begins a wait; returns its start in ticks.
-fn wait(call: &Call, mean: Mean) -> u64 {
+fn wait(call: &Call, entry_of: EntryOf, mean: Mean) -> u64 {
     let kind = call.kind();
     if let Some(given) = kind.gives_up() {
         match give_up(call.argument(given), mean) {
             0 => {}
             // The release happens inside the call, so its stack is recorded before it.
-            link => record(call, LockNonce::holder(link), 1),
+            link => record(call, entry_of, LockNonce::holder(link), 1),
         }
     }
     let Some(own) = waiter::own() else { return UNWATCHED };
@@ -185,11 +178,11 @@ fn give_up(address: u64, mean: Mean) -> u32 {
 
 /// Records the stack of a call. The weight is the multiple of the requested mean that a wait was drawn with.
 #[cold]
-fn record(call: &Call, nonce: LockNonce, weight: u32) {
+fn record(call: &Call, entry_of: EntryOf, nonce: LockNonce, weight: u32) {
     if let Some(recording) = recording::current() {
         let begun = clock::now();
         let note = Note { source: Probe::Locks.number(), nonce: nonce.0, weight, with_callee: true };
-        let _ = call::record(recording, &call.caller(), note);
+        let _ = call::record(recording, &call.caller(entry_of(call)), note);
         budget::spend(begun);
     }
 }

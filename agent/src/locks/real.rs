@@ -3,7 +3,7 @@
 use core::arch::naked_asm;
 use core::sync::atomic::{AtomicPtr, Ordering};
 
-use super::{glibc_mutex, kind};
+use super::{glibc_mutex, glibc_rwlock, kind};
 use crate::symbols::{self, Real};
 
 /// Number of functions.
@@ -90,6 +90,9 @@ pub(super) fn find_all() {
     symbols::resolve(&[&VERSION]);
     if VERSION.known().is_some() {
         glibc_mutex::is_known();
+    }
+    if glibc().is_some_and(|version| version >= (2, 30)) {
+        glibc_rwlock::is_known();
     }
     for (number, (pointer, real)) in REALS.iter().zip(&REAL).enumerate() {
         if let Some(address) = real.known() {

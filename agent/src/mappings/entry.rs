@@ -4,18 +4,10 @@
 
 use core::arch::{global_asm, naked_asm};
 
-use crate::preserved_registers::PreservedRegisters;
-
-/// A call, as the code below pushes it on the stack.
-#[repr(C)]
-pub(super) struct Call {
-    number: usize,
-    pub(super) arguments: [u64; 6],
-    preserved: PreservedRegisters,
-}
+use super::mapping_call::COUNT;
 
 // Entered by a jump, with the function's number in r11 and everything else as at the function's entry. Pushes `Call`,
-// last field first.
+// last field first. Hands it over with the address of the function that the program called.
 global_asm!(
     ".text",
     ".p2align 4",
@@ -26,6 +18,8 @@ global_asm!(
     ".cfi_startproc",
     handler::push!(rbp rbx r12 r13 r14 r15 r9 r8 rcx rdx rsi rdi r11),
     "mov rdi, rsp",
+    "lea rsi, [rip + {entries}]",
+    "mov rsi, [rsi + 8 * r11]",
     "call {called}",
     "add rsp, 104",
     ".cfi_adjust_cfa_offset -104",
@@ -33,6 +27,7 @@ global_asm!(
     ".cfi_endproc",
     ".size selfwind_mapping_call, . - selfwind_mapping_call",
     called = sym super::called,
+    entries = sym ENTRIES,
 );
 
 macro_rules! functions {
@@ -54,8 +49,6 @@ macro_rules! functions {
                 )
             }
         )*
-        /// Number of functions.
-        pub(super) const COUNT: usize = [$($number),*].len();
         static ENTRIES: [unsafe extern "C" fn(); COUNT] = [$($name),*];
     };
 }
@@ -65,32 +58,4 @@ functions! {
     1 mmap64;
     2 munmap;
     3 mremap;
-}
-
-/// The called function.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Kind {
-    Map,
-    Unmap,
-    Remap,
-}
-
-impl Call {
-    /// Index in the table of real functions.
-    pub(super) fn number(&self) -> usize {
-        self.number
-    }
-
-    pub(super) fn kind(&self) -> Kind {
-        match self.number {
-            0 | 1 => Kind::Map,
-            2 => Kind::Unmap,
-            _ => Kind::Remap,
-        }
-    }
-
-    /// The calling function.
-    pub(super) fn caller(&self) -> handler::caller::Caller {
-        self.preserved.caller(ENTRIES.get(self.number).map_or(0, |entry| *entry as usize as u64))
-    }
 }

@@ -10,6 +10,7 @@
 //! handler, under the loader's lock, inside the program's allocator, in a child of `vfork`, or after `exit`.
 
 mod entry;
+mod mapping_call;
 
 use core::ops::Range;
 use core::sync::atomic::{AtomicU64, Ordering};
@@ -23,9 +24,9 @@ use shm_format::{LiveMappings, MappedPart, MappingKind, MappingNonce, kind_of};
 use crate::agent;
 use crate::lock::Lock;
 use crate::symbols::{self, Real};
-use entry::{COUNT, Call, Kind};
+use mapping_call::{COUNT, Call, Kind};
 
-/// The real functions, indexed by the numbers in [`entry`].
+/// The real functions, indexed by [`Call::number`].
 static REAL: [Real; COUNT] =
     [Real::new(c"mmap"), Real::new(c"mmap64"), Real::new(c"munmap"), Real::new(c"mremap")];
 
@@ -47,8 +48,8 @@ pub(crate) fn lock() -> &'static Lock {
     &LOCK
 }
 
-/// Makes a call of the program and records it.
-unsafe extern "C" fn called(call: &Call) -> u64 {
+/// Makes a call of the program to the function at `entry`, and records it.
+unsafe extern "C" fn called(call: &Call, entry: u64) -> u64 {
     let [first, second, third, ..] = call.arguments;
     let taken = match call.kind() {
         Kind::Unmap => take_out(pages(first, second)),
@@ -62,10 +63,10 @@ unsafe extern "C" fn called(call: &Call) -> u64 {
     match call.kind() {
         _ if is_refused => taken.put_back(0..u64::MAX),
         Kind::Unmap => {}
-        Kind::Map => mapped(call, pages(result, second), kind_of_map(call)),
+        Kind::Map => mapped(call, entry, pages(result, second), kind_of_map(call)),
         // What was cut off is gone; the rest is unchanged.
         Kind::Remap if result == first && third <= second => taken.put_back(pages(result, third)),
-        Kind::Remap => mapped(call, pages(result, third), taken.kind()),
+        Kind::Remap => mapped(call, entry, pages(result, third), taken.kind()),
     }
     result
 }
@@ -120,11 +121,11 @@ fn change(change: impl FnOnce()) {
 }
 
 /// Records a mapping.
-fn mapped(call: &Call, range: Range<u64>, kind: MappingKind) {
+fn mapped(call: &Call, entry: u64, range: Range<u64>, kind: MappingKind) {
     let Some((recording, table)) = own() else { return };
     let nonce = MappingNonce::new(range.end - range.start, kind, SERIAL.fetch_add(1, Ordering::Relaxed));
     let note = Note { source: Probe::Mappings.number(), nonce: nonce.0, weight: 1, with_callee: false };
-    let thread = call::record(recording, &call.caller(), note);
+    let thread = call::record(recording, &call.caller(entry), note);
     change(|| match thread {
         Some(thread) => table.insert(range, nonce.id(thread)),
         None => table.remove(range, &mut |_| ()),
