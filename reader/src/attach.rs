@@ -4,7 +4,9 @@ use std::io::{self, Write};
 
 use clap::Args;
 
+use crate::flags::process_id::process_id;
 use crate::flags::sampling::SamplingArgs;
+use crate::sampling::buffer::Buffer;
 use crate::sampling::rate;
 use crate::sampling::sources::Sources;
 use crate::sampling::unwinding::{CopyLimit, Unwinding};
@@ -26,7 +28,7 @@ again with another rate restarts the flight recorder.";
 #[command(after_help = HELP)]
 pub(crate) struct AttachArgs {
     /// The process
-    #[arg(short, long, value_name = "PID")]
+    #[arg(short, long, value_name = "PID", value_parser = process_id)]
     pid: u32,
     /// Sampling rate: samples per second of each thread's CPU time
     #[arg(short = 'F', long, value_name = "HZ", env = "SELFWIND_FREQ", default_value_t = rate::DEFAULT_FREQUENCY,
@@ -55,6 +57,7 @@ pub(crate) fn run(args: &AttachArgs, out: &mut dyn Write) -> Result<(), AttachEr
         native_only: args.sampling.native_only,
         unwinding: Unwinding::default(),
         copy_limit: CopyLimit::default(),
+        buffer: Buffer::default(),
         ends_with_us: false,
         destination: Destination::Flight,
     };

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::io::{self, Write};
 use std::time::{Duration, Instant};
 
+use selfwind_profile::digits::counted;
 use selfwind_profile::output::jsonl::{FrameObject, frames};
 use selfwind_profile::profile::{self, Process, Profile, Stack};
 use selfwind_profile::profile_file::{Event, Sample, SessionInfo};
@@ -11,6 +12,7 @@ use selfwind_profile::symbolize::SymbolSources;
 use serde::Serialize;
 use unwind::End;
 
+use crate::flags::process_id::process_id;
 use crate::flags::request::RequestFlags;
 use crate::flags::symbols::SymbolArgs;
 use crate::proc::{self, threads};
@@ -38,7 +40,7 @@ and sleeps return EINTR to the program, as after any signal (--gentle skips such
 #[command(after_help = HELP)]
 pub(crate) struct DumpArgs {
     /// The process
-    #[arg(short, long, value_name = "PID")]
+    #[arg(short, long, value_name = "PID", value_parser = process_id)]
     pid: u32,
     /// Only this thread
     #[arg(short, long, value_name = "TID")]
@@ -214,7 +216,11 @@ fn print(dump: &Dump<'_>, out: &mut dyn Write) -> io::Result<()> {
     let Dump { pid, process, exe, threads, answered, elapsed_ns } = dump;
     let [process, exe] = [process, exe].map(|name| printable(name));
     let ms = *elapsed_ns as f64 / 1e6;
-    writeln!(out, "process {pid} {process} ({exe}): {answered} of {} threads in {ms:.1} ms", threads.len())?;
+    writeln!(
+        out,
+        "process {pid} {process} ({exe}): {answered} of {} in {ms:.1} ms",
+        counted(threads.len() as u64, "thread", "threads")
+    )?;
     for thread in threads {
         write!(out, "\nthread {} {} {}", thread.tid, printable(thread.name), thread.state)?;
         if let Some(call) = &thread.system_call {

@@ -20,6 +20,7 @@ mod import;
 mod list;
 mod live;
 mod proc;
+mod process_files;
 mod record;
 mod report;
 mod request;

@@ -21,7 +21,7 @@ use selfwind_profile::tracepoint::Tracepoints;
 use unwind::{FoundBy, Frame, Interpreted};
 
 use crate::drain::namespaces::PID_HERE;
-use crate::proc;
+use crate::process_files;
 use crate::record::kernel_symbols::KernelSymbols;
 
 /// Maximum number of cached names; beyond it the cache is emptied.
@@ -199,7 +199,7 @@ impl Live {
     fn map(&mut self, module: ModuleInfo) {
         let ModuleInfo { start, end, bias, process, path, build_id, .. } = module;
         let image = self.image(process);
-        let path = if proc::sees_other_files(image.pid) { proc::path_here(image.pid, &path) } else { path };
+        let path = process_files::path_here(image.pid, &path);
         let binary = Arc::new(Binary { path, build_id, ..Binary::default() });
         let modules = &mut image.modules;
         modules.retain(|&other, module| module.end <= start || end <= other);

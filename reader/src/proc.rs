@@ -8,7 +8,7 @@ use std::fs::{self, File};
 use std::io::{self, Read};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 /// Page size in bytes, the unit of mappings.
 pub(crate) const PAGE: u64 = shm_format::layout::PAGE as u64;
@@ -120,7 +120,7 @@ pub(crate) fn thread_count(pid: u32) -> io::Result<u64> {
 /// Fields of a `stat` file (proc_pid_stat(5)).
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Stat {
-    /// State of the main thread.
+    /// State of the thread, or of the process's main one.
     state: u8,
     /// Process id of the parent.
     pub(crate) parent: u32,
@@ -145,6 +145,11 @@ impl Stat {
         Ok(Self::parse(&fs::read(format!("/proc/{pid}/stat"))?))
     }
 
+    /// Reads that of a thread.
+    pub(crate) fn of_thread(pid: u32, tid: u32) -> Option<Self> {
+        Self::parse(&fs::read(format!("/proc/{pid}/task/{tid}/stat")).ok()?)
+    }
+
     /// The name before the other fields may contain anything, including parentheses.
     fn parse(stat: &[u8]) -> Option<Self> {
         let after_name = stat.iter().rposition(|&byte| byte == b')')? + 2;
@@ -164,7 +169,12 @@ impl Stat {
         Some(Self { state, parent, cpu_ticks, threads, start_time, is_other_thread, has_environment })
     }
 
-    /// True if the main thread has ended.
+    /// True if it is stopped, by a signal or a debugger.
+    pub(crate) fn is_stopped(&self) -> bool {
+        matches!(self.state, b'T' | b't')
+    }
+
+    /// True if it has ended.
     pub(crate) fn is_zombie(&self) -> bool {
         matches!(self.state, b'Z' | b'X')
     }
@@ -249,38 +259,6 @@ pub(crate) fn mappings(pid: u32) -> io::Result<Vec<Mapping>> {
     Ok(maps.split(|&byte| byte == b'\n').filter_map(Mapping::parse).collect())
 }
 
-/// The path by which this program can open a path of a process that may have another root directory.
-pub(crate) fn within_root(pid: u32, path: &Path) -> PathBuf {
-    PathBuf::from(format!("/proc/{pid}/root")).join(path.strip_prefix("/").unwrap_or(path))
-}
-
-/// Opens the mapped file.
-pub(crate) fn mapped_file(mapping: &Mapping, pid: u32) -> Option<File> {
-    let file = File::open(within_root(pid, &mapping.path)).ok()?;
-    // Not another file that has its name by now, and never a device or a pipe.
-    let metadata = file.metadata().ok()?;
-    (metadata.ino() == mapping.inode && metadata.is_file()).then_some(file)
-}
-
-/// Whether a process has another root directory or mount namespace than this program. False if that cannot be read.
-pub(crate) fn sees_other_files(pid: u32) -> bool {
-    let at = |name: &str| fs::metadata(name).map(|found| (found.dev(), found.ino())).ok();
-    let differs = |name: &str| {
-        at(&format!("/proc/{pid}/{name}")).is_some_and(|its| at(&format!("/proc/self/{name}")) != Some(its))
-    };
-    differs("ns/mnt") || differs("root")
-}
-
-/// The path of a file that a process has under `path`: in its own root directory or mount namespace, if that is another file.
-pub(crate) fn path_here(pid: u32, path: &Path) -> PathBuf {
-    let identity = |path: &Path| fs::metadata(path).ok().map(|metadata| (metadata.dev(), metadata.ino()));
-    let inside = within_root(pid, path);
-    match identity(&inside) {
-        Some(own) if identity(path) != Some(own) => inside,
-        _ => path.to_owned(),
-    }
-}
-
 /// The first line of a file, trimmed; `None` if it cannot be read.
 pub(crate) fn line(path: &str) -> Option<String> {
     let text = fs::read_to_string(path).ok()?;
@@ -294,6 +272,8 @@ pub(crate) fn number(path: &str) -> Option<i64> {
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
     use super::*;
 
     #[test]

@@ -27,6 +27,7 @@ use crate::drain::watch;
 use crate::dump;
 use crate::flags::duration::{duration, interval};
 use crate::flags::event::EventArgs;
+use crate::flags::process_id::process_id;
 use crate::flags::sampling::SamplingArgs;
 use crate::flags::sources::SourcesParser;
 use crate::flags::symbols::SymbolArgs;
@@ -188,7 +189,7 @@ struct RecordArgs {
     #[arg(long)]
     open: bool,
     /// Record a running process; injects the agent if needed
-    #[arg(short, long, value_name = "PID", conflicts_with = "command")]
+    #[arg(short, long, value_name = "PID", value_parser = process_id, conflicts_with = "command")]
     pid: Option<u32>,
     /// Flight recorder: with -p, write what the process's buffer holds, without emptying it; with CMD, keep the latest samples in memory and write them on SIGUSR2 (to FILE.1, FILE.2, ...) and at the end
     #[arg(long)]
@@ -309,7 +310,7 @@ struct StatsArgs {
 #[derive(Debug, Args)]
 struct TailArgs {
     /// Only this process
-    #[arg(short, long, value_name = "PID")]
+    #[arg(short, long, value_name = "PID", value_parser = process_id)]
     pid: Option<u32>,
     /// Print one JSON object per line
     #[arg(long)]

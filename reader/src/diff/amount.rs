@@ -1,5 +1,6 @@
 //! The amount that a profile represents, in a unit that does not depend on the sampling rate.
 
+use selfwind_profile::digits::grouped;
 use selfwind_profile::measure::Unit;
 use selfwind_profile::selection::Selection;
 
@@ -45,8 +46,28 @@ impl Amount {
         }
     }
 
-    /// The amount with its unit.
+    /// `B used 2.00 times the CPU time of A`.
+    pub(super) fn compared(&self, ratio: f64) -> String {
+        match self.unit.split_once(", ") {
+            Some((unit, event)) => format!("B used {ratio:.2} times the {unit} of A ({event})"),
+            None => format!("B used {ratio:.2} times the {} of A", self.unit),
+        }
+    }
+
+    /// The amount, its digits in groups.
     pub(super) fn text(&self) -> String {
-        if self.seconds { format!("{:.2} s", self.value) } else { format!("{:.0}", self.value) }
+        if self.seconds { format!("{:.2} s", self.value) } else { grouped(self.value.round() as u64) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_are_grouped_and_their_event_comes_last() {
+        let amount = Amount { value: 7_200_288.0, unit: "bytes, inuse_space".into(), seconds: false };
+        assert_eq!(amount.text(), "7,200,288");
+        assert_eq!(amount.compared(3.111), "B used 3.11 times the bytes of A (inuse_space)");
     }
 }

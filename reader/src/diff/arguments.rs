@@ -4,7 +4,8 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use super::{DiffOptions, Form, Gate, Sort};
+use super::gate::Gate;
+use super::options::{DiffOptions, Form, Sort};
 use crate::flags::event::EventArgs;
 use crate::flags::selection::{FilterArgs, UnitArgs};
 use crate::flags::symbols::SymbolArgs;

@@ -7,7 +7,7 @@ use inferno::flamegraph::{self, TextTruncateDirection};
 use selfwind_profile::call_tree::Stacks;
 use selfwind_profile::selection::Selection;
 
-use super::Side;
+use super::comparison::Side;
 
 /// Writes `STACK A B` lines. The weights of A are scaled to the total of B and rounded so that they add up to it; memory in use
 /// is not scaled.

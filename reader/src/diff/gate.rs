@@ -4,7 +4,7 @@ use std::str::FromStr;
 
 use regex_lite::Regex;
 
-use super::{Change, Comparison};
+use super::comparison::{Change, Comparison};
 
 /// A share has grown only if the probability that chance explains it is below this.
 const CHANCE: f64 = 0.05;

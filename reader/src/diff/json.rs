@@ -4,8 +4,9 @@ use std::io::{self, Write};
 
 use serde::Serialize;
 
+use super::comparison::{Change, Comparison, Side, Weighed};
+use super::options::DiffOptions;
 use super::text::above;
-use super::{Change, Comparison, DiffOptions, Side, Weighed};
 
 #[derive(Serialize)]
 struct Document<'a> {

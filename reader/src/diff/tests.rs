@@ -1,9 +1,14 @@
 //! Comparisons of made-up profiles.
 
+use std::path::PathBuf;
+
 use selfwind_profile::profile::fixture;
 use selfwind_profile::profile_file::{Event, ProcessInfo, SessionInfo};
+use selfwind_profile::selection::{Filters, Unit};
+use selfwind_profile::symbolize::SymbolSources;
 use unwind::End;
 
+use super::options::Sort;
 use super::*;
 
 const PIPE: Screen = Screen { width: 100, height: None, colour: false };

@@ -5,7 +5,8 @@ use std::cmp::Ordering;
 use selfwind_profile::digits::{counted, grouped};
 use selfwind_profile::selection::Unit;
 
-use super::{Change, Comparison, DiffOptions, Side, Sort};
+use super::comparison::{Change, Comparison, Side};
+use super::options::{DiffOptions, Sort};
 use crate::terminal::columns::wrapped;
 use crate::terminal::screen::{Screen, Style, fit, printable};
 use crate::terminal::short_name::short_name;
@@ -58,7 +59,7 @@ pub(super) fn render(comparison: &Comparison<'_>, options: &DiffOptions, screen:
         }
     }
     if let (Some(ratio), Some(amount)) = (comparison.ratio(), &a.amount) {
-        line(&fit(&format!("B used {ratio:.2} times the {} of A", amount.unit), screen.width));
+        line(&fit(&amount.compared(ratio), screen.width));
     }
     let filters = options.filters.flags();
     if !filters.is_empty() {

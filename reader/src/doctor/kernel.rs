@@ -5,8 +5,9 @@ use std::path::Path;
 
 use nix::errno::Errno;
 use nix::time::{ClockId, clock_getres};
+use nix::unistd::geteuid;
 
-use super::Finding;
+use super::finding::Finding;
 use super::limits::has_capability;
 use crate::proc::{line, number};
 use crate::target::attach::{PerfScope, probe_deferred_callchains, probe_perf_event};
@@ -150,12 +151,20 @@ fn tracepoints() -> Finding {
         .find(|path| fs::read_dir(path).is_ok_and(|mut entries| entries.next().is_some()));
     match found {
         Some(path) => Finding::good(name, path, "tracepoints can be used"),
-        None => Finding::limited(
-            name,
-            "not readable",
-            "no tracepoints (sched:..., syscalls:...)",
-            "run as root; `mount -t tracefs none /sys/kernel/tracing` if it is not mounted",
-        ),
+        None => {
+            const MOUNT: &str = "`mount -t tracefs none /sys/kernel/tracing`";
+            let refused = fs::read_dir("/sys/kernel/tracing/events").err();
+            let refused = refused.filter(|error| error.kind() != std::io::ErrorKind::NotFound);
+            let (value, remedy): (String, String) = match (refused, geteuid().is_root()) {
+                (None, true) => ("tracefs is not mounted".into(), MOUNT.into()),
+                (Some(error), true) => (
+                    format!("not readable: {error}"),
+                    "permit it: a security module or kernel lockdown forbids it".into(),
+                ),
+                (_, false) => ("not readable".into(), format!("run as root; {MOUNT} if it is not mounted")),
+            };
+            Finding::limited(name, value, "no tracepoints (sched:..., syscalls:...)", remedy)
+        }
     }
 }
 

@@ -2,9 +2,10 @@
 
 use nix::libc;
 
-use super::{Finding, bytes, limit_text, status};
-use crate::proc::number;
-use crate::target::attach::resource_limit;
+use super::finding::Finding;
+use super::value::{bytes, limit_text};
+use crate::proc::{Status, number};
+use crate::target::attach::request::resource_limit;
 
 /// The relevant capabilities (include/uapi/linux/capability.h).
 const CAPABILITIES: [(u32, &str); 5] = [
@@ -18,6 +19,11 @@ const CAPABILITIES: [(u32, &str); 5] = [
 pub(super) fn examine() -> Vec<Finding> {
     let findings = [Some(capabilities()), pending_signals(), perf_memory(), yama(), seccomp(), preload()];
     findings.into_iter().flatten().collect()
+}
+
+/// The value of `key` in /proc/PID/status.
+pub(super) fn status(pid: &str, key: &str) -> Option<String> {
+    Status::of_process(pid).ok()?.field(key).map(str::to_owned)
 }
 
 /// True if this process has one of the capabilities.

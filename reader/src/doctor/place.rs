@@ -1,10 +1,12 @@
 //! Examines the places of shared memory, agent and unwind tables. Without a session directory and an agent nothing can be recorded.
 
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{StatVfsMountFlags, statvfs};
 
-use super::{Finding, bytes};
+use super::finding::Finding;
+use super::value::bytes;
 use crate::tables::cache::Cache;
 use crate::target::agent_file;
 use crate::target::session::{self, Session};
@@ -71,7 +73,13 @@ fn agent() -> Finding {
             "set XDG_CACHE_HOME to a directory on another file system",
         );
     }
-    Finding::good(name, value, "programs of this user can load it; other users cannot")
+    let is_for_all = path.metadata().is_ok_and(|metadata| metadata.mode() & 0o004 != 0);
+    let whose = if is_for_all {
+        "programs of all users can load it"
+    } else {
+        "programs of this user can load it; other users cannot"
+    };
+    Finding::good(name, value, whose)
 }
 
 fn shared_memory() -> Option<Finding> {

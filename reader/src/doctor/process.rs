@@ -6,15 +6,18 @@ use std::thread;
 use std::time::Duration;
 
 use nix::libc;
+use selfwind_profile::digits::counted;
 use selfwind_profile::events::Events;
 use selfwind_profile::profile_file::{Event, SessionInfo};
 use shm_format::Mode;
 
-use super::{Finding, limit_text, status};
+use super::finding::Finding;
+use super::limits::status;
+use super::value::{bytes, limit_text};
 use crate::proc::line;
 use crate::proc::threads;
 use crate::record::program;
-use crate::target::attach::resource_limit;
+use crate::target::attach::request::resource_limit;
 use crate::target::inject;
 use crate::target::request::thread::ThreadState;
 use crate::target::request::{Target, TargetError};
@@ -75,8 +78,10 @@ fn source(target: &mut Target) -> Vec<Finding> {
             "source",
             sampled,
             format!(
-                "{} samples recorded, {} truncated, {} threads started",
-                counters.recorded.count, counters.truncated, counters.threads_started
+                "{} recorded, {} truncated, {} started",
+                counted(counters.recorded.count, "sample", "samples"),
+                counters.truncated,
+                counted(counters.threads_started, "thread", "threads")
             ),
         ),
     ];
@@ -112,7 +117,12 @@ fn signal(target: &Target) -> Finding {
     let blocks = |state: &ThreadState| state.blocked & bit != 0;
     let found = states.iter().filter(|state| blocks(state)).map(|state| state.tid).collect();
     let blocking = always_block(found, |tid| state(tid).is_some_and(|state| blocks(&state)));
-    let value = format!("{} of {} threads block signal {}", blocking, states.len(), target.signal);
+    let value = format!(
+        "{blocking} of {} {} signal {}",
+        counted(states.len() as u64, "thread", "threads"),
+        if blocking == 1 { "blocks" } else { "block" },
+        target.signal
+    );
     if states.iter().any(|state| state.caught & bit == 0) {
         return Finding::limited(
             name,
@@ -239,11 +249,7 @@ fn limits(pid: u32) -> Vec<Finding> {
         if let Ok((limit, _)) = resource_limit(pid, resource)
             && limit != libc::RLIM_INFINITY
         {
-            findings.push(Finding::good(
-                name,
-                super::bytes(limit),
-                "the shared memory is made smaller to fit",
-            ));
+            findings.push(Finding::good(name, bytes(limit), "the shared memory is made smaller to fit"));
         }
     }
     findings

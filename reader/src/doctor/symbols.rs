@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use super::Finding;
+use super::finding::Finding;
 
 pub(super) fn examine() -> Vec<Finding> {
     vec![debug_files(), debuginfod()]

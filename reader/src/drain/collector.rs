@@ -70,12 +70,15 @@ pub(crate) struct Collector {
     keep: bool,
     /// The file of a region was truncated while it was mapped.
     truncated: bool,
+    said_why_missing: bool,
     /// Copy records and leave them in the pool.
     peek: bool,
     /// Leave all records in the pools until the end.
     flight_recorder: bool,
     /// The minimum size of each pool.
     buffer: Buffer,
+    /// The sampling of the process found at the start began for this recording.
+    began_for_us: bool,
     finder: Finder,
     /// Injects the agent into processes that have not loaded it.
     search: Option<ProcessSearch>,
@@ -107,9 +110,11 @@ impl Collector {
             unwinder: Unwinder::new(),
             keep: false,
             truncated: false,
+            said_why_missing: false,
             peek: false,
             flight_recorder: false,
             buffer: Buffer::default(),
+            began_for_us: false,
             finder: Finder::default(),
             search: None,
             shortfall: None,
@@ -119,6 +124,12 @@ impl Collector {
     /// Sets the minimum size of each pool. A pool stays smaller if its file system is full.
     pub(crate) fn with_buffer(mut self, buffer: Buffer) -> Self {
         self.buffer = buffer;
+        self
+    }
+
+    /// The sampling of the processes found began for this recording.
+    pub(crate) fn begun_for_us(mut self, began_for_us: bool) -> Self {
+        self.began_for_us = began_for_us;
         self
     }
 
@@ -206,9 +217,14 @@ impl Collector {
             && (self.truncated || self.regions.is_over())
     }
 
-    /// True while some process is still running.
-    pub(crate) fn any_running(&self) -> bool {
-        self.processes.values().any(|process| process.is_live())
+    /// True if a notice has said why a process is not recorded.
+    pub(crate) fn said_why_missing(&self) -> bool {
+        self.said_why_missing
+    }
+
+    /// Checks whether some process is still running.
+    pub(crate) fn any_running(&mut self) -> bool {
+        self.processes.values_mut().any(Process::is_running)
     }
 
     /// True while writers are short of chunks that have been read but not acknowledged.
@@ -283,7 +299,7 @@ impl Collector {
     pub(crate) fn finish(&mut self, listener: &mut dyn Listener) -> io::Result<()> {
         self.clock.refresh();
         self.attach_new();
-        self.regions.report_missing();
+        self.said_why_missing = self.regions.report_missing();
         self.drain(true, listener)?;
         self.pass_on(u64::MAX, listener)?;
         if let Some((process, shortfall)) = self.shortfall.take() {
@@ -366,6 +382,9 @@ impl Collector {
         let mut process = Process::new(id, path, attached, located, previous, preexisting, self.buffer);
         if superseded {
             process.supersede();
+        }
+        if self.began_for_us {
+            process.begin_for_us();
         }
         self.processes.insert(id, process);
     }

@@ -75,6 +75,8 @@ pub(crate) struct Process {
     superseded: bool,
     /// It may have recorded samples before this recording began.
     preexisting: bool,
+    /// Its sampling began for this recording, so all that it has counted belongs to that.
+    began_for_us: bool,
     translator: Translator,
     chains: Chains,
     stacks: RecurringStacks,
@@ -125,6 +127,7 @@ impl Process {
             liveness: Liveness::follow(identity.pid, identity.start_time),
             superseded: false,
             preexisting,
+            began_for_us: false,
             translator: Translator::new(id, identity, previous),
             chains: Chains::default(),
             stacks: RecurringStacks::default(),
@@ -173,6 +176,11 @@ impl Process {
     /// The process that it is an image of.
     pub(super) fn located(&self) -> Located {
         self.located
+    }
+
+    /// Checks whether it is running.
+    pub(super) fn is_running(&mut self) -> bool {
+        !self.superseded && self.liveness.is_running()
     }
 
     /// True if it was running when last checked.
@@ -273,6 +281,11 @@ impl Process {
         }
     }
 
+    /// Notes that its sampling began for this recording.
+    pub(crate) fn begin_for_us(&mut self) {
+        self.began_for_us = true;
+    }
+
     /// Drains everything new. Samples go to `context`, everything else to `events`. Returns the end event once the process
     /// has ended and is drained.
     pub(crate) fn drain(
@@ -282,12 +295,12 @@ impl Process {
     ) -> Option<ProcessEnd> {
         self.pool_sizer.begin_pass();
         // Check that it is running before draining, so that nothing it commits in between is missed.
-        let live = !self.superseded && self.liveness.is_running();
+        let live = self.is_running();
         let over = context.last || !live || self.attached.is_truncated();
         let scale = self.scale(context.clock);
         if !self.has_begun && !context.peek && context.clock.now_ns() >= context.begins_ns {
             self.has_begun = true;
-            if self.preexisting || self.began() < context.begins_ns {
+            if !self.began_for_us && (self.preexisting || self.began() < context.begins_ns) {
                 self.attached.begin_recording();
             }
         }
@@ -391,6 +404,7 @@ impl Process {
         stitcher.forget_ended(context.samples);
         let stats = self.attached.durable(&mut |record| {
             match &record {
+                DurableRecord::Module(module) => stacks.module_loaded(scale.monotonic_ns(module.ticks)),
                 DurableRecord::ModuleGone(module) => {
                     stacks.module_unloaded(scale.monotonic_ns(module.ticks));
                 }
@@ -489,7 +503,10 @@ impl Process {
             };
             self.translator.ran(found.tid, found.seq);
             let head = StackHead { weight: count, end: 0, source: Repeat::SOURCE, nonce };
-            let sample = self.translator.sample(found.tid, found.seq, latest.min(found.until), head);
+            // The process may have loaded its modules after the clock was read.
+            let earliest = if is_early { 0 } else { found.since };
+            let ns = latest.max(earliest).min(found.until);
+            let sample = self.translator.sample(found.tid, found.seq, ns, head);
             context.merge.push(sample, found.frames, 0);
         }
     }

@@ -18,6 +18,8 @@ pub(super) struct RecurringStacks {
     /// When modules were unloaded, and how many frames the stacks had that were in the log before: these stacks do not
     /// recur. In order of time.
     unloads: Vec<(usize, u64)>,
+    /// When the last module was loaded (CLOCK_MONOTONIC, ns).
+    loaded: u64,
     /// When the threads of the stacks ended, by their numbers; `u64::MAX` while they run.
     thread_ends: HashMap<u32, u64, FixedState>,
 }
@@ -28,6 +30,8 @@ struct Known {
     seq: u32,
     /// Where its frames are.
     frames: Range<usize>,
+    /// When the last module before it in the log was loaded.
+    since: u64,
 }
 
 /// A stack of a thread.
@@ -37,7 +41,9 @@ pub(super) struct Found<'s> {
     pub(super) seq: u32,
     /// The frames, root first.
     pub(super) frames: &'s [u64],
-    /// After this time it did not recur (CLOCK_MONOTONIC, ns).
+    /// Before this time its modules may not have been loaded (CLOCK_MONOTONIC, ns).
+    pub(super) since: u64,
+    /// After this time it did not recur.
     pub(super) until: u64,
 }
 
@@ -46,9 +52,15 @@ impl RecurringStacks {
     pub(super) fn add(&mut self, stack: &RecurringStack<'_>) {
         let start = self.frames.len();
         self.frames.extend(stack.frames.iter().rev());
-        let known = Known { tid: stack.tid, seq: stack.seq, frames: start..self.frames.len() };
+        let frames = start..self.frames.len();
+        let known = Known { tid: stack.tid, seq: stack.seq, frames, since: self.loaded };
         self.known.insert(stack.id, known);
         self.thread_ends.entry(stack.seq).or_insert(u64::MAX);
+    }
+
+    /// Notes that a module was loaded then (CLOCK_MONOTONIC, ns).
+    pub(super) fn module_loaded(&mut self, ns: u64) {
+        self.loaded = self.loaded.max(ns);
     }
 
     /// Notes that a module was unloaded then (CLOCK_MONOTONIC, ns). Stacks of before are not found again by the process.
@@ -78,7 +90,8 @@ impl RecurringStacks {
         let unloaded = self.unloads.get(unload).map_or(u64::MAX, |(_, ns)| *ns);
         let ended = self.thread_ends.get(&known.seq).copied().unwrap_or(u64::MAX);
         let frames = self.frames.get(known.frames.clone())?;
-        Some(Found { tid: known.tid, seq: known.seq, frames, until: unloaded.min(ended).saturating_sub(1) })
+        let until = unloaded.min(ended).saturating_sub(1);
+        Some(Found { tid: known.tid, seq: known.seq, frames, since: known.since, until })
     }
 }
 
@@ -95,7 +108,9 @@ mod tests {
             stacks.add(&RecurringStack { id, tid: 40 + seq, seq, frames: FrameWords::new(&[3, 2, 1]) });
         };
         let until = |stacks: &RecurringStacks, id| stacks.get(id).map(|found| found.until);
+        stacks.module_loaded(50);
         add(&mut stacks, 1, 1);
+        stacks.module_loaded(60);
         stacks.module_unloaded(100);
         stacks.module_unloaded(110);
         add(&mut stacks, 2, 1);
@@ -110,7 +125,8 @@ mod tests {
         stacks.module_unloaded(200);
         assert_eq!([1, 2, 3].map(|id| until(&stacks, id)), [Some(99), Some(199), Some(149)]);
         let found = stacks.get(3).expect("a stack");
-        assert_eq!((found.tid, found.seq, found.frames), (42, 2, [1, 2, 3].as_slice()));
+        assert_eq!((found.tid, found.seq, found.frames, found.since), (42, 2, [1, 2, 3].as_slice(), 60));
+        assert_eq!(stacks.get(1).expect("a stack").since, 50);
         assert_eq!(stacks.frames(3), Some(found.frames));
     }
 }

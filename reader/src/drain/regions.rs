@@ -281,8 +281,10 @@ impl Regions {
         }
     }
 
-    /// Reports what could not be recorded. An agent that cannot create its region leaves a note in its place.
-    pub(super) fn report_missing(&mut self) {
+    /// Reports what could not be recorded, and returns whether there was something. An agent that cannot create its region leaves
+    /// a note in its place.
+    pub(super) fn report_missing(&mut self) -> bool {
+        let mut some = !self.failures.is_empty();
         for (path, why) in std::mem::take(&mut self.failures) {
             match path.file_name().and_then(RegionName::parse) {
                 Some(name) => self.notices.say(format_args!("process {} is not recorded: {why}", name.pid)),
@@ -293,7 +295,7 @@ impl Regions {
             }
         }
         if self.scope != Scope::Everything {
-            return;
+            return some;
         }
         for path in self.entries() {
             // Anyone can write notes to such a directory.
@@ -311,8 +313,10 @@ impl Regions {
                 let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
                 let pid = name.split('-').next().unwrap_or_default();
                 self.notices.say(format_args!("process {pid} is not recorded: {reason}"));
+                some = true;
             }
         }
+        some
     }
 }
 

@@ -2,14 +2,13 @@
 //! files can still be read, and later the profile needs none of them.
 
 use std::collections::HashMap;
-use std::path::PathBuf;
 
 use offline::{Binaries, GeneratedCode, NewMapping, Processes, Sample, Search};
 use selfwind_profile::profile_file::{Event, ModuleInfo, Segment};
 use shm_format::{Copied, CopiedWord, CopyHead, CopyReader};
 use unwind::{End, Registers, Walk};
 
-use crate::proc;
+use crate::process_files;
 
 /// PF_X of ELF `p_flags`.
 const EXECUTABLE: u32 = 1;
@@ -113,7 +112,7 @@ impl Unwinder {
     fn map(&mut self, module: &ModuleInfo, pid: u32) {
         let is_code = |segment: &&Segment| segment.flags & EXECUTABLE != 0;
         let code: Vec<Segment> = module.segments.iter().filter(is_code).copied().collect();
-        let path = seen_by(pid, module);
+        let path = process_files::path_here(pid, &module.path);
         for segment in &code {
             let new = NewMapping {
                 start: segment.address,
@@ -151,17 +150,6 @@ impl Unwinder {
         let mut frames = Vec::new();
         self.processes.guesses(&stack.sample(process, ns), |placed| frames.push(placed.frame.bits()));
         frames
-    }
-}
-
-/// The path by which the reader can open a module's file: the process may have another root directory.
-fn seen_by(pid: u32, module: &ModuleInfo) -> PathBuf {
-    let root = std::fs::read_link(format!("/proc/{pid}/root"));
-    match root {
-        Ok(root) if root != std::path::Path::new("/") && module.path.is_absolute() => {
-            proc::within_root(pid, &module.path)
-        }
-        _ => module.path.clone(),
     }
 }
 

@@ -2,6 +2,7 @@
 
 pub(crate) mod duration;
 pub(crate) mod event;
+pub(crate) mod process_id;
 pub(crate) mod request;
 pub(crate) mod sampling;
 pub(crate) mod selection;

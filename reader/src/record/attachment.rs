@@ -29,16 +29,15 @@ fn has_room() -> bool {
 
 /// The settings for an injected agent.
 pub(crate) fn settings(sampling: &SamplingSettings) -> Settings {
-    let &SamplingSettings { frequency, max_stack, max_overhead, native_only, unwinding, copy_limit, .. } =
-        sampling;
     Settings {
         sources: sampling.sources.clone(),
-        frequency,
-        max_stack,
-        max_overhead,
-        native_only,
-        unwinding,
-        copy_limit,
+        frequency: sampling.frequency,
+        max_stack: sampling.max_stack,
+        max_overhead: sampling.max_overhead,
+        native_only: sampling.native_only,
+        unwinding: sampling.unwinding,
+        copy_limit: sampling.copy_limit,
+        buffer: sampling.buffer,
         ends_with_us: true,
         destination: Destination::default(),
     }

@@ -177,6 +177,9 @@ fn record_child(
                 std::thread::sleep(STOP_GRACE);
             }
             collector.finish(&mut recording)?;
+            if collector.said_why_missing() {
+                recording.missing_processes_are_explained();
+            }
             Ok(ended)
         })
         .map_err(|error| cannot_continue(recording.path(), &error))?;

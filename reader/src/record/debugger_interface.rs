@@ -17,7 +17,8 @@ use object::{Endianness, Object, ObjectKind, ObjectSection, ObjectSymbol, ReadCa
 use selfwind_profile::profile_file::GeneratedFunction;
 use selfwind_profile::symbolize::short_name;
 
-use crate::proc::{self, Mapping};
+use crate::proc::Mapping;
+use crate::process_files;
 use crate::record::second_mappings;
 
 /// The name of this source of names.
@@ -133,7 +134,7 @@ fn words<const N: usize>(memory: &File, address: u64) -> Option<[u64; N]> {
 
 /// The address of the variable, if a mapped file defines it.
 fn descriptor(mapping: &Mapping, pid: u32) -> Option<u64> {
-    let content = ReadCache::new(proc::mapped_file(mapping, pid)?);
+    let content = ReadCache::new(process_files::mapped_file(mapping, pid)?);
     let elf = ElfFile64::<Endianness, _>::parse(&content).ok()?;
     // The name of each symbol takes two system calls, all names together as many.
     let name = memmem::Finder::new(DESCRIPTOR);

@@ -16,6 +16,7 @@ use unwind::Frame;
 
 use crate::drain::namespaces::PID_HERE;
 use crate::proc::{self, Mapping};
+use crate::process_files;
 use crate::record::debugger_interface::{self, DebuggerInterface};
 use crate::record::file_growth::FileGrowth;
 use crate::record::second_mappings;
@@ -125,7 +126,7 @@ impl ProcessCode {
     /// Opens a file that the process has under this path: in its own file system, while it is running.
     fn open(&self, path: &Path, session: &SessionInfo) -> Option<NameFile> {
         let since = session.realtime_seconds(self.info.start_ns);
-        let paths = [proc::within_root(self.info.pid, path), path.to_owned()];
+        let paths = [process_files::within_root(self.info.pid, path), path.to_owned()];
         paths.iter().find_map(|path| NameFile::open(path, self.info.uid, since).ok())
     }
 

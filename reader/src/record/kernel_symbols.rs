@@ -4,10 +4,13 @@
 //! privileges than whoever reads the profile, stores each function once, before the first sample that contains it.
 
 use std::collections::HashSet;
+use std::io;
 
+use nix::unistd::geteuid;
 use selfwind_profile::profile_file::{KernelSymbol, Sample, WALL_MARKS};
 
 use crate::record::kernel_table::KernelTable;
+use crate::target::shortage;
 
 /// Finds the functions of kernel stacks.
 #[derive(Default)]
@@ -16,6 +19,8 @@ pub(crate) struct KernelSymbols {
     cached: Option<KernelTable>,
     /// The complete table.
     table: Option<KernelTable>,
+    /// Why it could not be read.
+    unreadable: Option<io::Error>,
     seen: HashSet<u64>,
     reported: HashSet<u64>,
 }
@@ -42,16 +47,48 @@ impl KernelSymbols {
         cached.or_else(|| self.table().find(address))
     }
 
-    /// True if there were kernel stacks and /proc/kallsyms hides the names.
-    pub(super) fn names_are_hidden(&self) -> bool {
-        !self.seen.is_empty() && self.table.as_ref().is_some_and(KernelTable::is_empty)
+    /// Why kernel stacks have no names, if so.
+    pub(super) fn missing_names(&self) -> Option<String> {
+        if self.seen.is_empty() || !self.table.as_ref().is_some_and(KernelTable::is_empty) {
+            return None;
+        }
+        let why = match &self.unreadable {
+            Some(error) => format!("cannot read /proc/kallsyms: {}", shortage::explain(error)),
+            None if geteuid().is_root() => {
+                "/proc/kallsyms hides their addresses (sysctl kernel.kptr_restrict=0 shows them)".into()
+            }
+            None => {
+                "/proc/kallsyms hides their addresses (run as root, or sysctl kernel.kptr_restrict=0)".into()
+            }
+        };
+        Some(format!("kernel functions have no names: {why}"))
     }
 
     fn table(&mut self) -> &KernelTable {
         self.table.get_or_insert_with(|| {
-            let table = KernelTable::read();
+            let table = KernelTable::read().unwrap_or_else(|error| {
+                self.unreadable = Some(error);
+                KernelTable::default()
+            });
             table.store();
             table
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use nix::libc::EMFILE;
+
+    use super::*;
+
+    #[test]
+    fn a_file_that_cannot_be_read_hides_nothing() {
+        let table = Some(KernelTable::default());
+        let hidden = KernelSymbols { table, seen: HashSet::from([1]), ..KernelSymbols::default() };
+        assert!(hidden.missing_names().unwrap().contains("hides their addresses"));
+        let unreadable = KernelSymbols { unreadable: Some(io::Error::from_raw_os_error(EMFILE)), ..hidden };
+        let text = unreadable.missing_names().unwrap();
+        assert!(text.contains("ulimit -n") && !text.contains("hides"), "{text}");
     }
 }

@@ -5,7 +5,7 @@
 //! an address outside the kernel proper the file is read.
 
 use std::fs::File;
-use std::io::Read;
+use std::io::{self, Read};
 use std::path::PathBuf;
 
 use selfwind_profile::private_directory::{cache_directory, read_file, replace_file};
@@ -29,8 +29,8 @@ pub(super) struct KernelTable {
 
 impl KernelTable {
     /// Reads all functions; empty if the kernel hides their addresses.
-    pub(super) fn read() -> Self {
-        File::open("/proc/kallsyms").map_or_else(|_| Self::default(), Self::parse)
+    pub(super) fn read() -> io::Result<Self> {
+        Self::parse(File::open("/proc/kallsyms")?)
     }
 
     /// The cached functions of the kernel proper; empty if there is no cache.
@@ -53,17 +53,15 @@ impl KernelTable {
         }
     }
 
-    fn parse(mut file: impl Read) -> Self {
+    fn parse(mut file: impl Read) -> io::Result<Self> {
         let mut text = String::new();
-        if file.read_to_string(&mut text).is_err() {
-            return Self::default();
-        }
+        file.read_to_string(&mut text)?;
         let mut lines: Vec<(u64, &str)> =
             text.split_inclusive('\n').filter_map(|line| Some((function_at(line)?, line))).collect();
         // Of several names at one address, the first is kept.
         lines.sort_by_key(|&(start, _)| start);
         lines.dedup_by_key(|&mut (start, _)| start);
-        Self { text: lines.into_iter().map(|(_, line)| line).collect() }
+        Ok(Self { text: lines.into_iter().map(|(_, line)| line).collect() })
     }
 
     /// True if there are no functions.
@@ -127,7 +125,7 @@ garbage
 
     #[test]
     fn functions_are_found_by_their_addresses() {
-        let table = KernelTable::parse(TEXT.as_bytes());
+        let table = KernelTable::parse(TEXT.as_bytes()).unwrap();
         let name = |address| table.find(address).map(|symbol| symbol.name);
         assert_eq!(name(0xffff_ffff_8100_0000).as_deref(), Some("_stext"));
         assert_eq!(name(0xffff_ffff_8100_00ff).as_deref(), Some("_stext"));
@@ -144,7 +142,7 @@ garbage
         let text: String = (0..1000u64)
             .map(|at| format!("{:016x} t function_{at}\n", 0xffff_ffff_8100_0000 + at * at * 16))
             .collect();
-        let table = KernelTable::parse(text.as_bytes());
+        let table = KernelTable::parse(text.as_bytes()).unwrap();
         for at in 0..1000u64 {
             let address = 0xffff_ffff_8100_0000 + at * at * 16;
             assert_eq!(table.find(address).unwrap().name, format!("function_{at}"));
@@ -154,7 +152,11 @@ garbage
 
     #[test]
     fn hidden_addresses_give_no_names() {
-        assert!(KernelTable::parse(&b"0000000000000000 T _stext\n0000000000000000 t other\n"[..]).is_empty());
+        assert!(
+            KernelTable::parse(&b"0000000000000000 T _stext\n0000000000000000 t other\n"[..])
+                .unwrap()
+                .is_empty()
+        );
     }
 
     /// The cache file may contain anything.

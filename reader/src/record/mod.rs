@@ -5,6 +5,7 @@
 
 mod agent_notes;
 mod attachment;
+mod closed_descriptors;
 mod command;
 mod debugger_interface;
 mod delay;
@@ -13,6 +14,7 @@ mod exit_status;
 mod file_growth;
 mod generated_code;
 mod interpreter;
+mod kept_files;
 pub(crate) mod kernel_symbols;
 mod kernel_table;
 mod module_files;

@@ -1,9 +1,11 @@
 //! The files of modules, as their processes see them.
 //!
 //! A process may have another root directory or mount namespace, as in a container or a sandbox. When the recording ends, both may be gone,
-//! and with the files the names of its functions. So a file that this program does not have is copied once it is mapped, in a
-//! thread of its own. What must never happen: that a file stays open longer than it takes to copy it, because its file
-//! system could not be unmounted, or that a copy is left behind.
+//! and with the files the names of its functions. The same holds for files that a program unpacks or mounts among the
+//! temporary files, as one-file applications and Java libraries do, and for those that it has removed once they were mapped. So
+//! these files are copied once they are mapped, in a thread of their own; others are kept open ([`kept_files`](super::kept_files)).
+//! What must never happen: that a copied file stays open longer than it takes to copy it, because its file system could not be
+//! unmounted, or that a copy is left behind.
 
 use std::cell::OnceCell;
 use std::collections::{HashMap, HashSet};
@@ -15,13 +17,13 @@ use std::path::{Component, Path, PathBuf};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::{self, JoinHandle};
 
-use nix::fcntl::OFlag;
 use selfwind_profile::private_directory::{cache_directory, private_directory};
 use selfwind_profile::profile_file::{Event, FileIdentity, ModuleInfo};
 use selfwind_profile::symbolize::FileCopy;
 
+use super::kept_files::KeptFiles;
 use crate::drain::namespaces::PID_HERE;
-use crate::proc;
+use crate::process_files;
 use crate::target::clock;
 
 /// Largest file that is copied, in bytes.
@@ -40,22 +42,38 @@ impl Image {
     fn of(pid: u32) -> Self {
         Self { pid, sees_other_files: OnceCell::new() }
     }
+
+    fn sees_other_files(&self) -> bool {
+        *self.sees_other_files.get_or_init(|| process_files::sees_other_files(self.pid))
+    }
 }
 
 /// Identifies the files of the running images' modules.
 pub(super) struct ModuleFiles {
     /// Copy files, because their names will be looked up.
     with_copies: bool,
+    /// Which files will be gone.
+    temporary: TemporaryFiles,
     /// Running images, by their numbers.
     images: HashMap<u32, Image>,
     copier: Option<Copier>,
     /// The copies at the end of the recording.
     copies: Vec<(PathBuf, File)>,
+    /// Files that may be replaced.
+    kept: KeptFiles,
 }
 
 impl ModuleFiles {
     pub(super) fn new(with_copies: bool) -> Self {
-        Self { with_copies, images: HashMap::new(), copier: None, copies: Vec::new() }
+        let temporary = TemporaryFiles::since_now();
+        Self {
+            with_copies,
+            temporary,
+            images: HashMap::new(),
+            copier: None,
+            copies: Vec::new(),
+            kept: KeptFiles::new(),
+        }
     }
 
     /// Observes an event. Adds the identity of its file to a module without a build-id.
@@ -71,36 +89,54 @@ impl ModuleFiles {
                 if module.build_id.is_empty() {
                     module.file = file_identity(module, image.map(|image| image.pid));
                 }
-                let apart = |image: &&Image| {
-                    *image.sees_other_files.get_or_init(|| proc::sees_other_files(image.pid))
-                };
-                let copied = image.filter(|_| self.with_copies).filter(apart);
-                if let Some(pid) = copied.map(|image| image.pid) {
-                    self.copy(pid, &module.path);
+                if let Some(image) = image.filter(|_| self.with_copies) {
+                    match self.fleeting(image, module) {
+                        Some(file) => {
+                            if let Err(file) = self.kept.keep(&module.path, file) {
+                                self.copy(&module.path, file);
+                            }
+                        }
+                        None if image.sees_other_files() => {}
+                        None => self.kept.find(image.pid, module),
+                    }
                 }
             }
             _ => {}
         }
     }
 
-    /// Copies the file that the process has at `path`, if this program has another one there, or none.
-    fn copy(&mut self, pid: u32, path: &Path) {
+    /// The module's file, if it is not to be expected at its path when the recording has ended.
+    fn fleeting(&self, image: &Image, module: &ModuleInfo) -> Option<File> {
+        let (pid, path) = (image.pid, module.path.as_path());
         // A process can report any path.
         if !path.is_absolute() || path.components().any(|part| part == Component::ParentDir) {
-            return;
+            return None;
         }
-        if proc::path_here(pid, path) == path {
-            return;
-        }
+        let here = fs::metadata(path);
+        let found = if image.sees_other_files() {
+            let inside = process_files::open_within_root(pid, path).ok();
+            let found = inside.and_then(|file| Some((file.metadata().ok()?, file)));
+            let is_here =
+                |found: &Metadata| here.as_ref().is_ok_and(|here| process_files::is_same(here, found));
+            found.filter(|(found, _)| !is_here(found)).map(|(_, file)| file)
+        } else {
+            let is_temporary = here.as_ref().is_ok_and(|here| self.temporary.include(path, here));
+            is_temporary.then(|| process_files::open(path).ok()).flatten()
+        };
+        found.or_else(|| here.is_err().then(|| process_files::open_mapped(pid, module.start).ok()).flatten())
+    }
+
+    /// Copies the file, which its process has at `path`.
+    fn copy(&mut self, path: &Path, file: File) {
         if self.copier.is_none() {
             self.copier = Copier::start().ok();
         }
         if let Some(copier) = &mut self.copier {
-            copier.copy(path, &proc::within_root(pid, path));
+            copier.copy(path, file);
         }
     }
 
-    /// The copies that have been made, in place until the next call.
+    /// The copies that have been made, and the files that have been replaced, in place until the next call.
     pub(super) fn copies(&mut self) -> Vec<FileCopy> {
         if let Some(copier) = self.copier.take() {
             self.copies = copier.finish();
@@ -109,7 +145,7 @@ impl ModuleFiles {
             of: path.clone(),
             at: format!("/proc/self/fd/{}", file.as_raw_fd()).into(),
         };
-        self.copies.iter().map(copy).collect()
+        self.copies.iter().chain(self.kept.replaced()).map(copy).collect()
     }
 }
 
@@ -118,14 +154,41 @@ fn file_identity(module: &ModuleInfo, pid: Option<u32>) -> Option<FileIdentity> 
     if !module.path.is_absolute() {
         return None;
     }
-    let inside = pid.map(|pid| proc::within_root(pid, &module.path));
-    let paths = inside.iter().chain([&module.path]);
-    let metadata = paths.filter_map(|path| fs::metadata(path).ok()).find(Metadata::is_file)?;
+    let inside = pid.and_then(|pid| process_files::open_within_root(pid, &module.path).ok()?.metadata().ok());
+    let metadata = inside.or_else(|| fs::metadata(&module.path).ok().filter(Metadata::is_file))?;
     let identity = FileIdentity::of(&metadata);
     // A file changed after it was mapped is not the mapped one.
     let age = clock::monotonic_ns().saturating_sub(module.loaded_ns);
     let loaded = (clock::realtime_ns().saturating_sub(age)) as i64;
     Some(if identity.modified_ns > loaded { FileIdentity { len: 0, ..identity } } else { identity })
+}
+
+/// Directories of files that nobody keeps.
+struct TemporaryFiles {
+    /// With the device that each is on.
+    directories: Vec<(PathBuf, u64)>,
+    since_ns: i64,
+}
+
+impl TemporaryFiles {
+    /// Those that are made from now on.
+    fn since_now() -> Self {
+        /// Files are marked with the time of the last tick.
+        const TICK_NS: i64 = 10_000_000;
+        let usual = ["/tmp", "/var/tmp", "/dev/shm"].map(PathBuf::from);
+        let directories = usual.into_iter().chain([std::env::temp_dir()]);
+        let directories =
+            directories.filter_map(|path| fs::metadata(&path).ok().map(|metadata| (path, metadata.dev())));
+        Self { directories: directories.collect(), since_ns: clock::realtime_ns() as i64 - TICK_NS }
+    }
+
+    /// Whether the file is one of these, or on a file system that is mounted among them.
+    fn include(&self, path: &Path, file: &Metadata) -> bool {
+        let changed_ns = file.ctime() * 1_000_000_000 + file.ctime_nsec();
+        self.directories.iter().any(|(directory, device)| {
+            path.starts_with(directory) && (file.dev() != *device || changed_ns >= self.since_ns)
+        })
+    }
 }
 
 /// An open file, and its path in its process.
@@ -147,22 +210,14 @@ impl Copier {
         Ok(Copier { sources, thread, known: HashSet::new(), room: LARGEST_SUM })
     }
 
-    /// Copies the file at `here`, which its process has at `path`, unless that has been done.
-    fn copy(&mut self, path: &Path, here: &Path) {
-        if self.known.len() >= MOST {
-            return;
-        }
-        let Ok(metadata) = fs::symlink_metadata(here) else { return };
+    /// Copies the file, which its process has at `path`, unless that has been done.
+    fn copy(&mut self, path: &Path, file: File) {
+        let Ok(metadata) = file.metadata() else { return };
         let size = metadata.len();
-        if !metadata.is_file() || size > LARGEST.min(self.room) {
+        if self.known.len() >= MOST || size > LARGEST.min(self.room) {
             return;
         }
-        if !self.known.insert((metadata.dev(), metadata.ino())) {
-            return;
-        }
-        // Not a pipe that has taken its place.
-        let flags = OFlag::O_NONBLOCK | OFlag::O_NOFOLLOW;
-        if let Ok(file) = OpenOptions::new().read(true).custom_flags(flags.bits()).open(here)
+        if self.known.insert((metadata.dev(), metadata.ino()))
             && self.sources.send((path.to_owned(), file)).is_ok()
         {
             self.room -= size;

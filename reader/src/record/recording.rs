@@ -119,6 +119,8 @@ pub(crate) struct Recording {
     tally: Tally,
     notices: Notices,
     notes: AgentNotes,
+    /// A notice has said why processes are not recorded.
+    missing_explained: bool,
     generated: GeneratedCodeKeeper,
     files: ModuleFiles,
     interpreters: Interpreters,
@@ -133,12 +135,10 @@ pub(crate) struct Recording {
     per_thread: bool,
     /// The user has chosen CPU timers.
     timers: bool,
-    /// Allocations are sampled, and no time.
-    allocations: bool,
+    /// Why there may be no samples, if only allocations or waits for locks are recorded.
+    why_empty: Option<&'static str>,
     /// Tracepoints are recorded.
     tracepoints: bool,
-    /// Waits for locks are recorded, and nothing else.
-    locks: bool,
     open: bool,
     /// Store names at the end.
     names: bool,
@@ -300,6 +300,7 @@ impl Recording {
             tables: tables.and_then(|cache| Builder::new(cache, options.notices)),
             tally: Tally::flat(),
             notices: options.notices,
+            missing_explained: false,
             notes: AgentNotes::new(
                 options.notices,
                 is_command,
@@ -316,10 +317,8 @@ impl Recording {
                 .clocks_until(if sampling.sources.have_wall() { wall_since_ns } else { 0 }),
             per_thread: options.per_thread,
             timers: matches!(options.sampling.sources.clock, Some(Clock::Cpu | Clock::Itimer)),
-            allocations: options.sampling.sources.clock.is_none()
-                && options.sampling.sources.have_allocations(),
+            why_empty: options.sampling.sources.why_empty(),
             tracepoints: options.sampling.sources.have_tracepoints(),
-            locks: options.sampling.sources.clock.is_none() && options.sampling.sources.have_locks(),
             // Snapshots are not opened.
             open: options.open && since.is_none(),
             names: options.names,
@@ -336,6 +335,11 @@ impl Recording {
         let begun = recording.event(Event::Session(session)).and_then(|()| recording.writer.flush());
         begun.map_err(|error| cannot_start(&recording.path, &error))?;
         Ok(recording)
+    }
+
+    /// Notes that a notice has said why processes are not recorded.
+    pub(super) fn missing_processes_are_explained(&mut self) {
+        self.missing_explained = true;
     }
 
     /// Ends the profile, stores its names, exports it, and prints the summary. `used_ns` is the CPU time of the command, if known.
@@ -389,10 +393,8 @@ impl Recording {
         } else {
             format!("{path}; next: selfwind report {path}")
         };
-        if self.kernel_symbols.names_are_hidden() {
-            notices.say(
-                "kernel functions have no names: /proc/kallsyms hides their addresses (run as root, or sysctl kernel.kptr_restrict=0)",
-            );
+        if let Some(text) = self.kernel_symbols.missing_names() {
+            notices.say(text);
         }
         notices.say(format_args!("{} -> {next}", stats.summary()));
         if let Some(text) = self.snapshots.summary() {
@@ -409,8 +411,7 @@ impl Recording {
                 "{rate}; each sample stands for all periods since the previous one{advice}"
             ));
         }
-        let is_clocked =
-            stats.detail.frequency != 0 && !(self.allocations || self.locks || self.wall.is_some());
+        let is_clocked = stats.detail.frequency != 0 && !(self.why_empty.is_some() || self.wall.is_some());
         let uncovered =
             used_ns.filter(|_| is_clocked || stats.detail.cpu_ns > 0).and_then(|ns| stats.uncovered(ns));
         if let Some(text) = &uncovered {
@@ -421,14 +422,16 @@ impl Recording {
         {
             notices.say(text);
         }
-        if stats.samples == 0 && stats.detail.images == 0 {
+        if stats.samples == 0 && stats.detail.images == 0 && self.missing_explained {
+            // Another cause would contradict the notice.
+        } else if stats.samples == 0 && stats.detail.images == 0 {
             notices.say("the agent started in no process (is SELFWIND_ENABLE=0 set?); `selfwind record -v` shows more");
         } else if stats.samples == 0 && self.delay.until_ns() > clock::monotonic_ns() {
             notices.say("the recording ended before the delay (`--delay`) was over");
-        } else if stats.samples == 0 && self.allocations {
-            notices.say("too little was allocated for one sample (`-e alloc:all` records every allocation), or only by programs that do not load the agent (static and setuid ones) or contain an allocator of their own");
-        } else if stats.samples == 0 && self.locks {
-            notices.say("no thread waited long for a lock (`-e lock:all` records every wait), or only in programs that do not load the agent: static and setuid ones");
+        } else if stats.samples == 0
+            && let Some(why) = self.why_empty
+        {
+            notices.say(why);
         } else if stats.samples == 0 && stats.detail.frequency == 0 {
             notices.say(match self.tracepoints {
                 true => "no such tracepoint ran in these processes: tracepoints are those of the header selfwind.h, as the program names them",

@@ -18,6 +18,7 @@ use crate::record::snapshot;
 use crate::tables::cache::Cache;
 use crate::target::attach::Doorbell;
 use crate::target::inject::{self, Sampling, Turn};
+use crate::target::leftovers;
 use crate::target::session::{self, Session};
 use crate::target::shortage;
 use crate::terminal::notices::Notices;
@@ -37,6 +38,7 @@ pub(super) fn record_process(options: &RecordOptions, pid: u32) -> anyhow::Resul
     let priority = RaisedPriority::begin();
     shortage::raise_open_files();
     let output = Output::of(options)?;
+    leftovers::reap_abandoned();
     let turn = Turn::at(pid);
     let sampling = match lives.then(|| attach(&options.sampling, pid, options.notices)).transpose() {
         Ok(sampling) => sampling,
@@ -87,7 +89,8 @@ fn follow_process(
     // After the attach, which may create the directory.
     let directories = session::directories();
     let mut collector = Collector::new(directories, Scope::Process(pid), options.notices)
-        .with_buffer(options.sampling.buffer);
+        .with_buffer(options.sampling.buffer)
+        .begun_for_us(sampling == Some(Sampling::Begun) && options.delay.is_none());
     if let Err(error) = collector.find_process(pid) {
         output.abandon();
         return Err(error.into());

@@ -9,7 +9,8 @@ use object::read::elf::{ElfFile64, FileHeader as _, ProgramHeader as _};
 use object::{Endianness, Object, ReadCache, elf};
 use selfwind_profile::profile_file::{ModuleInfo, ProcessInfo};
 
-use crate::proc::{self, Mapping, PAGE};
+use crate::proc::{Mapping, PAGE};
+use crate::process_files;
 
 /// These modules are numbered from here on; the agent's numbers are lower.
 const NUMBERS: u32 = 3 << 30;
@@ -35,7 +36,7 @@ pub(crate) fn find(
 }
 
 fn describe(mapping: &Mapping, process: &ProcessInfo, number: u32) -> Option<ModuleInfo> {
-    let content = ReadCache::new(proc::mapped_file(mapping, process.pid)?);
+    let content = ReadCache::new(process_files::mapped_file(mapping, process.pid)?);
     let elf = ElfFile64::<Endianness, _>::parse(&content).ok()?;
     Some(ModuleInfo {
         process: process.id,
@@ -74,6 +75,7 @@ pub(super) fn bias<'c>(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::proc;
     use std::fs;
 
     use object::ObjectSymbol;

@@ -18,6 +18,7 @@ use nix::sys::signal::{SigSet, Signal};
 use nix::sys::stat::Mode;
 use rustix::process::{Pid, PidfdFlags, WaitOptions, pidfd_open, waitpid};
 
+use crate::record::closed_descriptors::closed_by_caller;
 use crate::record::program::{Kind, Program, ProgramError};
 
 /// The command, running or ended.
@@ -103,6 +104,10 @@ fn spawn(
         files.add_open(0, "/dev/null", OFlag::O_RDONLY, Mode::empty())?;
         files.add_dup2(log.as_raw_fd(), 1)?;
         files.add_dup2(log.as_raw_fd(), 2)?;
+    } else {
+        for descriptor in closed_by_caller() {
+            files.add_close(descriptor)?;
+        }
     }
     let path = if program.kind == Kind::ShellScript { "/bin/sh".as_ref() } else { program.path.as_path() };
     let arguments = arguments.iter().map(|argument| c_string(argument)).collect::<nix::Result<Vec<_>>>()?;

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::Args;
 use selfwind_profile::events;
 
-use super::{ReportOptions, Rows, Sort, View};
+use super::options::{ReportOptions, Rows, Sort, View};
 use crate::flags::event::EventArgs;
 use crate::flags::selection::{FilterArgs, UnitArgs};
 use crate::flags::symbols::SymbolArgs;

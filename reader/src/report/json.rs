@@ -13,9 +13,9 @@ use selfwind_profile::profile::Profile;
 use selfwind_profile::selection::{Growth, Label, Selection};
 use serde::{Serialize, Serializer};
 
+use super::options::{ReportOptions, Rows, View};
 use super::table::{self, Row};
 use super::waits::{self, PairRow};
-use super::{ReportOptions, Rows, View};
 
 #[derive(Serialize)]
 struct Report<'a> {

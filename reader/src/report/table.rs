@@ -7,8 +7,8 @@ use selfwind_profile::call_tree::{Stacks, weights};
 use selfwind_profile::digits::counted;
 use selfwind_profile::selection::{Label, Selection, named};
 
+use super::options::{ReportOptions, Rows, Sort, View};
 use super::text::Page;
-use super::{ReportOptions, Rows, Sort, View};
 use crate::terminal::screen::{Style, fit, printable};
 use crate::terminal::short_name::short_name;
 

@@ -2,7 +2,10 @@
 
 use selfwind_profile::profile::{Profile, fixture, load};
 use selfwind_profile::profile_file::{Event, SessionInfo};
+use selfwind_profile::selection::{Filters, Unit};
+use selfwind_profile::symbolize::SymbolSources;
 
+use super::options::{Rows, Sort, View};
 use super::*;
 use regex_lite::Regex;
 

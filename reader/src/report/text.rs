@@ -6,7 +6,7 @@ use selfwind_profile::mapped_memory;
 use selfwind_profile::profile::Profile;
 use selfwind_profile::selection::{Heading, Selection};
 
-use super::{ReportOptions, View};
+use super::options::{ReportOptions, View};
 use crate::terminal::screen::{Screen, Style, fit};
 
 /// Rows of the table and of the tree if the output is not a terminal.

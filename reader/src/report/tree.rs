@@ -3,8 +3,8 @@
 use selfwind_profile::call_tree::{Direction, Stacks};
 use selfwind_profile::selection::{Growth, Label, Selection};
 
-use super::View;
 use super::chains::{Chain, Chains, joined};
+use super::options::View;
 use super::recursion::Folded;
 use super::table::{GUESSED, is_guess};
 use super::text::Page;

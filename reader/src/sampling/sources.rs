@@ -220,9 +220,24 @@ impl Sources {
         self.probes.iter().any(|probe| matches!(probe, Probe::Tracepoints(_)))
     }
 
-    /// True if waits for locks are recorded.
-    pub(crate) fn have_locks(&self) -> bool {
-        self.probes.iter().any(|probe| matches!(probe, Probe::Locks(_)))
+    /// Why there may be no samples, if only allocations or waits for locks are recorded.
+    pub(crate) fn why_empty(&self) -> Option<&'static str> {
+        let probe = |probe: &Probe| match probe {
+            Probe::Allocations(1) => Some(
+                "nothing was allocated, or only by programs that do not load the agent (static and setuid ones) or contain an allocator of their own",
+            ),
+            Probe::Allocations(_) => Some(
+                "too little was allocated for one sample (`-e alloc:all` records every allocation), or only by programs that do not load the agent (static and setuid ones) or contain an allocator of their own",
+            ),
+            Probe::Locks(1) => Some(
+                "no thread waited for a lock, or only for locks that make system calls of their own (Go, GCC's OpenMP), or in programs that do not load the agent: static and setuid ones",
+            ),
+            Probe::Locks(_) => Some(
+                "no thread waited long for a lock (`-e lock:all` records every wait), or only for locks that make system calls of their own (Go, GCC's OpenMP), or in programs that do not load the agent: static and setuid ones",
+            ),
+            _ => None,
+        };
+        self.probes.iter().find_map(probe).filter(|_| self.clock.is_none())
     }
 
     /// Fails for what this user has no permission for, unless there is a fallback.

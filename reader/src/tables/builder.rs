@@ -10,7 +10,7 @@ use std::fs::{self, File};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread;
 use std::time::Duration;
@@ -32,9 +32,17 @@ const SPARSE: u64 = 16;
 /// Bytes of code without call frame information beyond which no program waits for a table: a second or two.
 const CODE_MOST: u64 = 4 << 20;
 
+/// Bytes of a file beyond which its table, if it is under construction when a recording ends, is not waited for any longer than the
+/// others: four seconds or more.
+const LARGEST: u64 = 64 << 20;
+/// How long one table is waited for.
+const LONGEST: Duration = Duration::from_secs(10);
+
 /// A module that needs a table.
 struct WantedTable {
     pid: u32,
+    /// Bytes of its file.
+    len: u64,
     path: PathBuf,
     /// What names the table: the build-id, or else the key of the file.
     key: Vec<u8>,
@@ -51,9 +59,19 @@ pub(crate) struct Builder {
     made: Arc<AtomicU64>,
 }
 
+/// What the thread and its recorder tell each other.
+#[derive(Default)]
+struct State {
+    /// Bytes of the file whose table is under construction.
+    len: AtomicU64,
+    /// No other table is to be begun.
+    is_ending: AtomicBool,
+}
+
 /// The thread and its queue.
 struct Thread {
     queue: Sender<WantedTable>,
+    state: Arc<State>,
     /// Carries no messages; it disconnects when the thread ends.
     done: Receiver<()>,
 }
@@ -102,7 +120,8 @@ impl Builder {
         if self.cache.holds(&key) {
             return;
         }
-        let wanted = WantedTable { pid, path, key };
+        let len = metadata(pid, &path).map_or(0, |metadata| metadata.len());
+        let wanted = WantedTable { pid, len, path, key };
         if self.thread.is_none() {
             self.thread = Thread::start(self.cache.clone(), self.made.clone(), self.notices);
         }
@@ -117,33 +136,72 @@ impl Builder {
         self.made.load(Ordering::Relaxed)
     }
 
-    /// Waits until the queue is empty, at most for `timeout`.
+    /// Waits until the queue is empty, at most for `timeout`; then for the table under construction, unless that takes too long.
+    /// Otherwise all recordings of a program would begin it, and none end it.
     pub(crate) fn finish(self, timeout: Duration) {
-        let Some(Thread { queue, done }) = self.thread else { return };
-        drop(queue);
-        let waited = done.recv_timeout(timeout);
-        debug_assert!(matches!(waited, Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected)));
+        if let Some(thread) = self.thread {
+            thread.finish(timeout);
+        }
     }
 }
 
 impl Thread {
     /// `None` if no thread can be started.
     fn start(cache: Cache, made: Arc<AtomicU64>, notices: Notices) -> Option<Self> {
+        Self::work(move |queue| work_off(&cache, queue, &made, notices))
+    }
+
+    fn work(work_off: impl FnOnce(Queue) + Send + 'static) -> Option<Self> {
         let (queue, wanted) = channel();
         let (alive, done) = channel::<()>();
+        let state = Arc::new(State::default());
+        let queued = Queue { wanted, waiting: Vec::new(), state: state.clone() };
         let work = move || {
             let _alive = alive;
             let _ = rustix::process::setpriority_process(None, NICENESS);
-            work_off(&cache, &wanted, &made, notices);
+            work_off(queued);
         };
         thread::Builder::new().name("tables".into()).spawn(work).ok()?;
-        Some(Self { queue, done })
+        Some(Self { queue, state, done })
+    }
+
+    fn finish(self, timeout: Duration) {
+        let Self { queue, state, done } = self;
+        drop(queue);
+        if done.recv_timeout(timeout) == Err(RecvTimeoutError::Timeout) {
+            state.is_ending.store(true, Ordering::Relaxed);
+            if state.len.load(Ordering::Relaxed) <= LARGEST {
+                let _ = done.recv_timeout(LONGEST);
+            }
+        }
     }
 }
 
-fn work_off(cache: &Cache, wanted: &Receiver<WantedTable>, made: &AtomicU64, notices: Notices) {
+/// The tables that are wanted, those of small files first: a large one takes longer than many recordings.
+struct Queue {
+    wanted: Receiver<WantedTable>,
+    waiting: Vec<WantedTable>,
+    state: Arc<State>,
+}
+
+impl Iterator for Queue {
+    type Item = WantedTable;
+
+    fn next(&mut self) -> Option<WantedTable> {
+        if self.waiting.is_empty() {
+            self.waiting.push(self.wanted.recv().ok()?);
+        }
+        self.waiting.extend(self.wanted.try_iter());
+        let (smallest, next) = self.waiting.iter().enumerate().min_by_key(|(_, wanted)| wanted.len)?;
+        self.state.len.store(next.len, Ordering::Relaxed);
+        let next = self.waiting.swap_remove(smallest);
+        (!self.state.is_ending.load(Ordering::Relaxed)).then_some(next)
+    }
+}
+
+fn work_off(cache: &Cache, queue: Queue, made: &AtomicU64, notices: Notices) {
     let mut built = 0;
-    for wanted in wanted {
+    for wanted in queue {
         let path = wanted.path.display();
         let provided = provide(cache, &wanted);
         if provided.is_ok() {
@@ -240,9 +298,13 @@ fn the_file(path: &Path, key: &[u8]) -> Result<SourceFile> {
     Ok(file)
 }
 
+fn metadata(pid: u32, path: &Path) -> Option<fs::Metadata> {
+    fs::metadata(inside(pid, path)).or_else(|_| fs::metadata(path)).ok()
+}
+
 /// The key of the file that a process has loaded from `path`, which has no build-id.
 fn the_file_key(pid: u32, path: &Path) -> Option<Vec<u8>> {
-    let metadata = fs::metadata(inside(pid, path)).or_else(|_| fs::metadata(path)).ok()?;
+    let metadata = metadata(pid, path)?;
     metadata.is_file().then(|| key_of(&[], &SourceFile::identity_of(&metadata)))
 }
 
@@ -260,4 +322,58 @@ pub(crate) fn build(cache: &Cache, file: &SourceFile) -> Result<PathBuf> {
     let mut table = file.table(&key)?;
     compile::set_source(&mut table, &file.identity);
     cache.store(&key, &table).with_context(|| format!("cannot write to {}", cache.directory().display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+
+    use super::*;
+
+    fn wanted(len: u64) -> WantedTable {
+        WantedTable { pid: 0, len, path: PathBuf::new(), key: Vec::new() }
+    }
+
+    /// The lengths of the files whose tables are made if the recording ends once the first one is under construction, which is
+    /// completed `meanwhile` or after that.
+    fn made(lens: &[u64], meanwhile: bool) -> Vec<u64> {
+        let (begun, has_begun) = mpsc::channel();
+        let (end, ended) = mpsc::channel::<()>();
+        let (made, all) = mpsc::channel();
+        let work = move |queue: Queue| {
+            ended.recv().unwrap();
+            for wanted in queue {
+                let _ = begun.send(());
+                // Until the recorder no longer waits for all tables.
+                let _ = ended.recv();
+                thread::sleep(Duration::from_millis(50));
+                let _ = made.send(wanted.len);
+            }
+        };
+        let thread = Thread::work(work).unwrap();
+        lens.iter().for_each(|&len| thread.queue.send(wanted(len)).unwrap());
+        end.send(()).unwrap();
+        has_begun.recv().unwrap();
+        let state = thread.state.clone();
+        let waiting = thread::spawn(move || thread.finish(Duration::ZERO));
+        while !state.is_ending.load(Ordering::Relaxed) {
+            thread::yield_now();
+        }
+        let end = (!meanwhile).then_some(end);
+        waiting.join().unwrap();
+        let made = all.try_iter().collect();
+        drop(end);
+        made
+    }
+
+    #[test]
+    fn a_table_under_construction_is_waited_for_and_the_smallest_comes_first() {
+        assert_eq!(made(&[30, 10, 20], true), [10]);
+        assert_eq!(made(&[LARGEST], true), [LARGEST]);
+    }
+
+    #[test]
+    fn a_very_large_one_is_not_waited_for() {
+        assert!(made(&[LARGEST + 1], false).is_empty());
+    }
 }

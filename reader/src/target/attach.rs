@@ -6,7 +6,7 @@
 pub(crate) mod owner;
 mod perf_event;
 pub(crate) mod ptrace;
-mod request;
+pub(crate) mod request;
 mod truncation;
 
 use std::cell::Cell;
@@ -34,7 +34,6 @@ use shm_format::{
 };
 
 pub(crate) use perf_event::{PerfScope, probe_deferred_callchains, probe_perf_event};
-pub(crate) use request::{RequestChannel, resource_limit, send_request};
 
 /// Maximum size of a region; a larger file is not one.
 const REGION_LIMIT: u64 = 4 << 30;

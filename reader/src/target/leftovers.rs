@@ -26,6 +26,9 @@ pub(crate) struct Entry {
     pub(crate) exe: String,
     /// The region's file.
     pub(crate) region: PathBuf,
+    /// A recorder has stopped the sampling that it began, and has what was recorded.
+    #[serde(skip)]
+    is_saved: bool,
 }
 
 /// The regions in a session directory.
@@ -47,6 +50,7 @@ pub(crate) fn regions(directory: &Path, recorded: bool) -> Vec<Entry> {
                     _ => "left",
                 },
                 samples: peek.as_ref().map_or(0, |peek| peek.samples),
+                is_saved: peek.as_ref().is_some_and(|peek| !peek.sampling && peek.recorder.is_some()),
                 exe: peek.map_or_else(String::new, |peek| peek.exe),
                 region: file.path(),
             })
@@ -56,15 +60,21 @@ pub(crate) fn regions(directory: &Path, recorded: bool) -> Vec<Entry> {
     entries
 }
 
-/// Removes sessions that a killed recorder left behind, once all their processes are dead and a day has passed in which
-/// `record -p` could have recovered them.
+/// Removes what nobody needs: the regions of dead processes of which a recorder has all data, and sessions that a killed recorder
+/// left behind, once all their processes are dead and a day has passed in which `record -p` could have recovered them.
 pub(crate) fn reap_abandoned() {
     const A_DAY: Duration = Duration::from_secs(24 * 60 * 60);
     for directory in session::directories() {
+        if is_flight(&directory) {
+            let entries = regions(&directory, false).into_iter();
+            let saved: Vec<Entry> = entries.filter(|entry| entry.is_saved).collect();
+            reap_directory(&directory, &saved);
+            continue;
+        }
         let age =
             std::fs::metadata(&directory).and_then(|metadata| metadata.modified()).map(|time| time.elapsed());
         let old = matches!(age, Ok(Ok(age)) if age > A_DAY);
-        if old && !is_flight(&directory) && !session::is_recorded(&directory) {
+        if old && !session::is_recorded(&directory) {
             reap_directory(&directory, &regions(&directory, false));
         }
     }

@@ -26,6 +26,7 @@ use nix::unistd::Pid;
 use selfwind_profile::file_name::base_name;
 
 use crate::proc::{self, Mapping, Stat};
+use crate::process_files;
 use crate::target::agent_file::is_agent;
 use crate::target::inject::{self, Destination, InjectError, Settings, Turn};
 use crate::target::region_name::RegionName;
@@ -428,7 +429,7 @@ fn used_ns(pid: u32) -> u64 {
 /// True if `directory` is at the same path for the process.
 fn reaches(pid: u32, directory: &Path) -> bool {
     let at = |path: PathBuf| fs::metadata(path).map(|found| (found.dev(), found.ino())).ok();
-    at(proc::within_root(pid, directory)) == at(directory.to_owned())
+    at(process_files::within_root(pid, directory)) == at(directory.to_owned())
 }
 
 /// The environment with which a program was started.

@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use nix::libc;
 use shm_format::{AnswerHead, Nonce, Progress, REQUEST_SLOTS};
 
-use crate::target::attach::send_request;
+use crate::target::attach::request::send_request;
 pub(crate) use target::{Target, TargetError};
 use thread::ThreadState;
 

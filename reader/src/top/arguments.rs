@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 
+use crate::flags::process_id::process_id;
 use crate::flags::sources::SourcesParser;
 use crate::sampling::rate;
 use crate::sampling::sources::Sources;
@@ -39,7 +40,7 @@ pub(crate) struct TopArgs {
           value_parser = SourcesParser, hide_possible_values = true)]
     pub(super) event: Sources,
     /// Only this process; injects the agent if needed
-    #[arg(short, long, value_name = "PID", conflicts_with = "command")]
+    #[arg(short, long, value_name = "PID", value_parser = process_id, conflicts_with = "command")]
     pub(super) pid: Option<u32>,
     /// Length of the window shown, in seconds; 0 shows everything since the start
     #[arg(long, value_name = "SECONDS", env = "SELFWIND_WINDOW", default_value_t = 30)]

@@ -13,6 +13,7 @@ mod blocked;
 mod call;
 mod frame_pointer;
 mod memory;
+mod message;
 mod python;
 mod running;
 mod sampler;
@@ -23,23 +24,16 @@ mod thread;
 mod thread_ids;
 
 use std::io;
-use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
 
 use selfwind_profile::profile_file::Event;
 
 use crate::drain::namespaces::PID_HERE;
+use message::Message;
 pub(crate) use python::PYTHON_AT;
 use running::Running;
 use sampler::Sampler;
-
-/// A message to the sampling thread.
-enum Message {
-    /// An event of a process.
-    Event(Box<Event>),
-    /// Stop sampling.
-    End,
-}
 
 /// Samples the waiting threads of recorded processes, in a separate thread.
 pub(crate) struct Wall {
@@ -91,17 +85,5 @@ impl Wall {
             let _ = sampler.join();
         }
         self.found.try_iter().collect()
-    }
-}
-
-/// The events since the last call; `None` once sampling is to stop.
-fn receive(messages: &Receiver<Message>) -> Option<Vec<Event>> {
-    let mut events = Vec::new();
-    loop {
-        match messages.try_recv() {
-            Ok(Message::Event(event)) => events.push(*event),
-            Ok(Message::End) | Err(TryRecvError::Disconnected) => return None,
-            Err(TryRecvError::Empty) => return Some(events),
-        }
     }
 }

@@ -15,13 +15,14 @@ use unwind::End;
 
 use super::blocked::{self, Blocked, NO_CALL};
 use super::memory::RemoteMemory;
+use super::message::{Message, receive};
 use super::python::Python;
 use super::stack::{Stack, Walker};
 use super::thread::{Check, Thread, Wait, WaitSpan};
 use super::thread_ids::ThreadIds;
-use super::{Message, receive};
 use crate::drain::namespaces::PID_HERE;
 use crate::proc;
+use crate::process_files;
 use crate::target::clock;
 
 /// Sampling takes at most this fraction (1/N) of a CPU.
@@ -33,6 +34,7 @@ const SEARCH_EVERY: u32 = 16;
 /// Markers other than system calls.
 const READY: u16 = NO_CALL - 1;
 const HIDDEN: u16 = NO_CALL - 2;
+const STOPPED: u16 = NO_CALL - 3;
 /// The note about a process that cannot be found.
 const LOST: &str = "a process in another PID namespace is not sampled: its number here is not known (start the program that makes the \
                     namespace under record)";
@@ -211,7 +213,7 @@ impl<'b> Sampler<'b> {
         if let Some(process) = self.processes.get_mut(&module.process) {
             process.has_new_modules = true;
             process.modules.insert(module.module, (module.start, module.end.saturating_sub(module.start)));
-            self.walker.map(module, &proc::path_here(process.pid, &module.path));
+            self.walker.map(module, &process_files::path_here(process.pid, &module.path));
         }
     }
 
@@ -333,6 +335,7 @@ impl<'b> Sampler<'b> {
             Wait::Ready => READY,
             Wait::Blocked(call) => call.unwrap_or(NO_CALL),
             Wait::Hidden => HIDDEN,
+            Wait::Stopped => STOPPED,
         };
         self.name(id, mark);
         let (frames, end) = match span.stack {
@@ -377,6 +380,7 @@ impl<'b> Sampler<'b> {
         let name = match mark {
             READY => "[ready]".into(),
             HIDDEN => "[blocked]".into(),
+            STOPPED => "[stopped]".into(),
             call => blocked::name(call),
         };
         let start = WALL_MARKS + u64::from(mark);

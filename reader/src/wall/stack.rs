@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use nix::libc;
 use offline::{NewMapping, Processes};
 use selfwind_profile::profile_file::{ModuleGone, ModuleInfo};
 use unwind::{End, FoundBy, Frame, Registers};
@@ -12,10 +13,11 @@ use super::memory::RemoteMemory;
 
 /// ELF `p_flags`: executable.
 const EXECUTABLE: u32 = 1;
-/// The number of rbp and rsp (System V ABI AMD64, figure 3.36).
+/// The numbers of rdi, rbp and rsp (System V ABI AMD64, figure 3.36).
+const DI: usize = 5;
 const FP: usize = 6;
 const SP: usize = 7;
-/// Stands for an unknown frame pointer: not a valid address.
+/// Stands for an unknown register: not a valid address.
 const UNKNOWN: u64 = 0xdead_0000_0000_0001;
 /// Maximum number of frame records to try for one stack.
 const ATTEMPTS: usize = 32;
@@ -148,8 +150,13 @@ impl<'b> Walker<'b> {
         fp: u64,
         memory: &mut RemoteMemory<'_>,
     ) -> NativeStack {
-        let mut registers = Registers { pc: blocked.pc, ..Registers::default() };
+        let mut registers = Registers { pc: blocked.pc, r: [UNKNOWN; Registers::COUNT] };
         (registers.r[SP], registers.r[FP]) = (blocked.sp, fp);
+        if blocked.call == Some(libc::SYS_vfork as u16) {
+            // It has taken its return address off the stack. Where that was, the child may have put one of the same function.
+            let returns_to = blocked.sp.checked_sub(8).and_then(|slot| memory.word(slot));
+            registers.r[DI] = returns_to.unwrap_or(UNKNOWN);
+        }
         let mut stack = NativeStack::empty(End::NoModule);
         let walk = self.processes.frames_in(process, ns, &registers, memory, |placed| {
             stack.frames.push(placed.frame.bits());

@@ -8,6 +8,7 @@ use super::blocked::{Blocked, State};
 use super::schedstat::Schedstat;
 use super::stack::Stack;
 use super::switches::Switches;
+use crate::proc::Stat;
 
 /// Maximum number of attempts if the thread runs during the check.
 const ATTEMPTS: usize = 3;
@@ -26,6 +27,8 @@ pub(super) enum Wait {
     Blocked(Option<u16>),
     /// It was blocked, and where cannot be read.
     Hidden,
+    /// It was stopped, outside any system call.
+    Stopped,
 }
 
 /// A period of time that a thread spent waiting at one stack.
@@ -160,7 +163,7 @@ impl Thread {
             let (wait, stack) = match self.files.state() {
                 Ok(State::Runs) => break,
                 Ok(State::Blocked(blocked)) if blocked.sp == 0 => break,
-                Ok(State::Blocked(blocked)) => (Wait::Blocked(blocked.call), Some(Arc::new(walk(blocked)))),
+                Ok(State::Blocked(blocked)) => (self.wait(blocked), Some(Arc::new(walk(blocked)))),
                 Err(error) if error.kind() == io::ErrorKind::PermissionDenied => (Wait::Hidden, None),
                 Err(_) => break,
             };
@@ -176,6 +179,12 @@ impl Thread {
         }
         self.ready(now, counts.ready_ns, MIN_PREEMPTED_NS, woken_from.as_ref(), found);
         Check::Lives
+    }
+
+    /// Why it does not run.
+    fn wait(&self, blocked: Blocked) -> Wait {
+        let is_stopped = || Stat::of_thread(self.pid, self.tid).is_some_and(|stat| stat.is_stopped());
+        if blocked.call.is_none() && is_stopped() { Wait::Stopped } else { Wait::Blocked(blocked.call) }
     }
 
     /// Walks an incomplete stack again; the result applies to the whole wait.

@@ -3,6 +3,8 @@
 //! A thread writes a stack and then the part of its perf ring that the stack answers. Each event in that part gets the stack
 //! if it was taken where the event happened, as decided by its [`Requester`]. Every event is counted, whatever becomes of it.
 
+mod answer_events;
+mod counts;
 mod deferred;
 mod order;
 mod perf_record;
@@ -11,12 +13,13 @@ mod waits;
 
 use std::collections::BTreeMap;
 
-use selfwind_profile::profile_file::{Cause, KernelSample, NO_ANSWER, Sample, WAKE_LATENCY};
+use selfwind_profile::profile_file::{KernelSample, NO_ANSWER, Sample};
 use shm_format::record::KernelRing as RingRecord;
 use shm_format::{KernelAnswer, KernelAnswerHead, event_nonce, is_event_nonce};
 use unwind::{End, Frame};
 
-use self::deferred::Deferred;
+use self::answer_events::{AnswerEvents, PendingEvent};
+pub(crate) use self::counts::StitchCounts;
 use self::order::Order;
 use self::perf_record::{PerfRecord, PerfSample, split};
 use self::requester::{KernelRing, Match, Requester};
@@ -28,83 +31,6 @@ const PENDING_MAX: u64 = 32;
 const STREAM_LIMIT: usize = 1 << 20;
 /// More stacks of single events for one answer are none of the agent's.
 const OF_EVENTS_MAX: usize = 64;
-
-/// How many events ended in which way.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct StitchCounts {
-    /// Events recorded by the kernel that reached the reader.
-    pub(crate) events: u64,
-    /// The stack was taken exactly where the event happened.
-    exact: u64,
-    /// The same, but the kernel had set the thread back to restart its system call.
-    restarted: u64,
-    /// The same, but one instruction after the breakpoint that was the event.
-    stepped: u64,
-    /// The event's stack is an outer part of the walked stack.
-    pub(crate) deeper: u64,
-    /// The event's function had returned, and the thread walked what was left of its frames.
-    pub(crate) returned: u64,
-    /// The thread had moved on, but the kernel had walked its stack.
-    pub(crate) deferred: u64,
-    /// Caused by the agent itself: not a sample of the program.
-    pub(crate) overhead: u64,
-    /// The thread had moved on while the agent's signal was blocked.
-    pub(crate) blocked: u64,
-    /// The thread had moved on for another reason.
-    unmatched: u64,
-    /// The thread ended before it walked its stack.
-    unanswered: u64,
-    /// Lost because the kernel's ring was full: these have a user stack but no kernel stack.
-    pub(crate) lost: u64,
-    /// Ring bytes lost because the pool was full or a tick was skipped.
-    missing_bytes: u64,
-    /// Records that do not have the kernel's format.
-    pub(super) malformed: u64,
-    /// How often the kernel throttled an event.
-    throttled: u64,
-    /// Microseconds off the CPU while runnable (preempted): not in the samples.
-    preempted_us: u64,
-    /// Microseconds from wake-up to running: in the samples, under a frame of their own.
-    wake_latency_us: u64,
-    /// Switches without a wait: the thread was preempted, or came back at once. Not in the samples.
-    not_waiting: u64,
-    /// Perf rings opened.
-    pub(crate) rings: u64,
-    /// Perf rings that see user mode only.
-    user_only_rings: u64,
-}
-
-impl StitchCounts {
-    /// The non-zero counts with their names.
-    pub(crate) fn named(&self) -> Vec<Cause> {
-        [
-            ("events", self.events),
-            ("exact", self.exact),
-            ("restarted", self.restarted),
-            ("stepped", self.stepped),
-            ("deeper", self.deeper),
-            ("returned", self.returned),
-            ("deferred", self.deferred),
-            ("overhead", self.overhead),
-            ("blocked", self.blocked),
-            ("unmatched", self.unmatched),
-            ("unanswered", self.unanswered),
-            ("lost", self.lost),
-            ("missing_bytes", self.missing_bytes),
-            ("malformed", self.malformed),
-            ("throttled", self.throttled),
-            ("preempted_us", self.preempted_us),
-            ("wake_latency_us", self.wake_latency_us),
-            ("not_waiting", self.not_waiting),
-            ("rings", self.rings),
-            ("user_only_rings", self.user_only_rings),
-        ]
-        .into_iter()
-        .filter(|(_, count)| *count > 0)
-        .map(|(name, count)| Cause { name: name.into(), count, weight: count })
-        .collect()
-    }
-}
 
 /// One perf ring, as far as its stream has arrived.
 #[derive(Default)]
@@ -169,34 +95,6 @@ pub(crate) struct Writer {
     pub(crate) thread_seq: u32,
     /// CLOCK_MONOTONIC.
     pub(crate) ns: u64,
-}
-
-/// An event on its way to becoming a sample.
-struct PendingEvent {
-    sample: PerfSample,
-    offset: u64,
-    weight: u64,
-    /// The part of the weight during which the thread was runnable.
-    delay: u64,
-}
-
-impl PendingEvent {
-    /// The event as stored in a profile, and separately its wake-up latency.
-    fn to_kernel_samples(&self, event: u32) -> impl Iterator<Item = KernelSample> + use<> {
-        const MOST: u64 = u32::MAX as u64;
-        let ns = self.sample.ns;
-        // A wait of more than 71 minutes exceeds the weight of one sample.
-        let samples = move |weight: u64, frames: Vec<u64>| {
-            let sample = move |full: u64| {
-                let weight = (weight - full * MOST).min(MOST) as u32;
-                KernelSample { ns, weight, event: event as u8, frames: frames.clone() }
-            };
-            (0..weight.div_ceil(MOST)).map(sample)
-        };
-        let frames = &self.sample.frames;
-        let woken = [&[WAKE_LATENCY], &frames[..]].concat();
-        samples(self.weight - self.delay, frames.clone()).chain(samples(self.delay, woken))
-    }
 }
 
 impl Stitcher {
@@ -305,7 +203,7 @@ impl Stitcher {
             return;
         }
         let mut events = parse(ring, counts);
-        waits::assign_delays(ring, &mut events, head);
+        ring.waits.assign_delays(&mut events, head);
         let requester = KernelRing { code: ring.code, handler: ring.handler };
         ring.handler = (head.head_in, head.head_out);
         let (event, weighs_time) = (ring.event, ring.weighs_time);
@@ -498,20 +396,6 @@ fn append(ring: &mut Ring, answer: &KernelAnswer<'_>, counts: &mut StitchCounts)
     }
 }
 
-/// The events of one answer, and how many more were lost.
-#[derive(Default)]
-struct AnswerEvents {
-    samples: Vec<PendingEvent>,
-    /// Events lost because the ring was full.
-    lost: u64,
-    /// The same, before any of `samples`.
-    lost_before: u64,
-    /// Time for which the thread was preempted.
-    preempted_ns: u64,
-    /// Stacks walked by the kernel.
-    deferred: Deferred,
-}
-
 /// Parses the complete records of the stream.
 fn parse(ring: &mut Ring, counts: &mut StitchCounts) -> AnswerEvents {
     let mut events = AnswerEvents::default();
@@ -537,7 +421,8 @@ fn parse(ring: &mut Ring, counts: &mut StitchCounts) -> AnswerEvents {
                 *sum = sum.saturating_add(lost);
             }
             PerfRecord::Switch { ns, out, preempted } => {
-                waits::on_switch(ring, &mut events, counts, ns, out, preempted)
+                ring.weighs_time = true;
+                ring.waits.on_switch(&mut events, counts, ns, out, preempted);
             }
             PerfRecord::Deferred { cookie, frames } => events.deferred.add(cookie, frames),
             PerfRecord::Throttled(held) => counts.throttled += u64::from(held),

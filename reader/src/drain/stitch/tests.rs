@@ -2,6 +2,7 @@
 
 use super::perf_record::tests::{deferred_bytes, lost_bytes, promising_bytes, sample_bytes, switch_bytes};
 use super::*;
+use selfwind_profile::profile_file::WAKE_LATENCY;
 
 const IP: u64 = 0x40_1000;
 const SP: u64 = 0x7fff_0000;

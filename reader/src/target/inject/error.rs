@@ -186,7 +186,7 @@ pub(crate) enum InjectError {
     PlainAgent(i32),
     /// Its loader would not wait while the agent redirects its allocations.
     #[error(
-        "the allocations of process {0} cannot be redirected while it runs: that takes glibc's loader in its usual form, which statically linked programs and those with musl do not have; start the program with `selfwind record -e alloc -- CMD`"
+        "the allocations of process {0} cannot be redirected while it runs: that takes glibc's loader in its usual form, which statically linked programs and those with musl do not have; a program with musl can be started with `selfwind record -e alloc -- CMD`, a statically linked one has no heap profile"
     )]
     LoaderUnhooked(i32),
     /// It is not attached.
@@ -238,10 +238,14 @@ pub(crate) enum InjectError {
 impl InjectError {
     pub(super) fn denied(pid: i32, error: io::Error) -> Self {
         let scope = std::fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope").unwrap_or_default();
+        let is_root = nix::unistd::geteuid().is_root();
         let why = match scope.trim() {
-            "1" => "kernel.yama.ptrace_scope is 1, so only its parent and root may; run selfwind as root, or permit it: `sudo sysctl kernel.yama.ptrace_scope=0`".into(),
-            "2" => "kernel.yama.ptrace_scope is 2, so only root may; run selfwind as root".into(),
+            "1" if !is_root => "kernel.yama.ptrace_scope is 1, so only its parent and root may; run selfwind as root, or permit it: `sudo sysctl kernel.yama.ptrace_scope=0`".into(),
+            "2" if !is_root => "kernel.yama.ptrace_scope is 2, so only root may; run selfwind as root".into(),
             "3" => "kernel.yama.ptrace_scope is 3, which forbids it until the next boot".into(),
+            _ if is_root => format!(
+                "{error}, although selfwind runs as root: a security module, or a lack of capabilities (CAP_SYS_PTRACE) in this container or user namespace"
+            ),
             _ => format!("{error}; it may have changed its user or set PR_SET_DUMPABLE to 0; run selfwind as root"),
         };
         Self::Denied { pid, why }

@@ -30,6 +30,7 @@ use shm_format::MAX_DEPTH;
 use shm_format::injection::Command;
 
 use crate::proc;
+use crate::sampling::buffer::Buffer;
 use crate::sampling::clock::Clock;
 use crate::sampling::rate::{self, Overhead};
 use crate::sampling::sources::Sources;
@@ -91,6 +92,8 @@ pub(crate) struct Settings {
     pub(crate) unwinding: Unwinding,
     /// Maximum size of a stack copy.
     pub(crate) copy_limit: CopyLimit,
+    /// Memory for samples that are not read yet.
+    pub(crate) buffer: Buffer,
     /// Sampling ends with this recorder.
     pub(crate) ends_with_us: bool,
     /// Where its region belongs.
@@ -310,6 +313,7 @@ pub(crate) fn resume(pid: u32) -> Result<bool, InjectError> {
             native_only: false,
             unwinding: Unwinding::default(),
             copy_limit: CopyLimit::default(),
+            buffer: Buffer::default(),
             ends_with_us: true,
             destination: Destination::Flight,
         },
@@ -380,6 +384,8 @@ fn strings(settings: &Settings, directory: &Path, region: Option<&HandedRegion>)
         None => ("DIR", directory.display().to_string()),
     };
     let (session, mode) = match settings.destination {
+        // Its recorder reads it from the start on, and records of allocations must not be overwritten unread.
+        Destination::Flight if settings.ends_with_us && settings.sources.have_allocations() => (0, "discard"),
         Destination::Flight => (0, "overwrite"),
         Destination::Session { nonce, mode, .. } => (nonce, mode),
     };
@@ -393,6 +399,7 @@ fn strings(settings: &Settings, directory: &Path, region: Option<&HandedRegion>)
         _ => "0".into(),
     };
     let boot = liveness::boot_id().map(|boot| ("BOOT", format!("{:032x}", u128::from_be_bytes(boot))));
+    let pool = (settings.buffer.bytes() > 0).then(|| ("POOL", settings.buffer.to_string()));
     let settings = [
         place,
         ("SESSION", format!("{session:016x}")),
@@ -407,6 +414,6 @@ fn strings(settings: &Settings, directory: &Path, region: Option<&HandedRegion>)
         ("TABLES", tables),
         ("RECORDER", recorder),
     ];
-    let named = settings.into_iter().chain(boot);
+    let named = settings.into_iter().chain(boot).chain(pool);
     named.flat_map(|(name, value)| format!("SELFWIND_{name}={value}\0").into_bytes()).collect()
 }

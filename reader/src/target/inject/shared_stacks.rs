@@ -13,7 +13,8 @@ use nix::libc;
 use object::read::elf::ElfFile64;
 use object::{Endianness, Object, ObjectSection, ObjectSymbol, ReadCache};
 
-use crate::proc::{Mapping, PAGE, Status, mapped_file, mappings, threads};
+use crate::proc::{Mapping, PAGE, Status, mappings, threads};
+use crate::process_files::mapped_file;
 use crate::target::inject::diversion::{Diversion, ROOM, Room};
 use crate::target::inject::error::InjectError;
 use crate::target::inject::gadgets::{Gadgets, Way};

@@ -10,7 +10,9 @@ use shm_format::{ClockKind, DurableRecord, Identity, Scale};
 
 use super::thread::ThreadState;
 use crate::proc::{self, Mapping};
-use crate::target::attach::{AttachError, RequestChannel, read_tsc};
+use crate::process_files;
+use crate::target::attach::request::RequestChannel;
+use crate::target::attach::{AttachError, read_tsc};
 use crate::target::clock::{TraceClock, monotonic_ns};
 use crate::target::region_name::RegionName;
 use crate::target::translate::Translator;
@@ -154,7 +156,7 @@ fn is_of(identity: &Identity, name: &RegionName, pid: u32) -> bool {
 
 /// The path by which to open a file of the process, which may have another root directory.
 fn within(pid: u32, path: &Path) -> PathBuf {
-    let through = proc::within_root(pid, path);
+    let through = process_files::within_root(pid, path);
     if through.exists() { through } else { path.to_owned() }
 }
 
