@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -39,6 +40,8 @@ int main(int argc, char **argv)
 	if (!strcmp(how, "setuid")) {
 		must(!setgroups(0, 0) && !setgid(65534) && !setuid(65534), "setuid");
 		must(setuid(0) != 0, "root again");
+		/* Threads begin with the name of the thread that starts them. */
+		must(!prctl(PR_SET_NAME, "worker"), "name");
 	} else if (!strcmp(how, "chroot")) {
 		char place[] = "/tmp/selfwind-chroot-XXXXXX";
 		must(mkdtemp(place) && !chroot(place) && !chdir("/"), "chroot");

@@ -96,6 +96,31 @@ fn the_next_recording_cleans_up_after_a_killed_one() {
     assert_eq!(guest.end(), "ok\n");
 }
 
+/// What the process of a finished recording holds in shared memory is removed by a later one, once the process has ended.
+#[test]
+fn recorded_processes_leave_no_files() {
+    let attacher = Attacher::new();
+    let file = attacher.scratch.join("left.data");
+    let path = file.to_str().expect("UTF-8");
+    let [recorded, attached, other] = [guest(), guest(), guest()];
+    let [pid, kept, next] = [&recorded, &attached, &other].map(|guest| guest.child.id().to_string());
+    let run = |arguments: &[&str]| {
+        let outcome = attacher.run(arguments);
+        assert_eq!(outcome.status, 0, "{outcome:?}");
+        outcome.stdout
+    };
+    run(&["record", "-q", "-d", "0.2", "-o", path, "-p", &pid]);
+    run(&["attach", "-p", &kept]);
+    assert!(run(&["list"]).contains(&pid));
+    assert_eq!((recorded.end(), attached.end()), ("ok\n".into(), "ok\n".into()));
+    run(&["record", "-q", "-d", "0.2", "-o", path, "-p", &next]);
+    let list = run(&["list"]);
+    assert!(!list.contains(&pid), "{list}");
+    // Nobody has what that process has recorded.
+    assert!(list.contains(&kept), "{list}");
+    assert_eq!(other.end(), "ok\n");
+}
+
 #[test]
 fn a_dump_comes_back_to_a_process_that_was_recorded() {
     let attacher = Attacher::new();

@@ -1,6 +1,7 @@
 //! The doctor reports what this machine permits: each fact with its consequence and a remedy. It fails only if nothing
 //! can be recorded.
 
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
 
@@ -57,6 +58,10 @@ fn every_topic_is_there_and_nothing_blocks() {
         assert_ne!(finding["grade"], "blocked", "{finding:#}");
         assert_eq!(finding["remedy"].is_string(), finding["grade"] == "limited", "{finding:#}");
     }
+    let agent = finding(machine, "agent-file");
+    let file = std::fs::metadata(agent["value"].as_str().expect("a path")).expect("the file");
+    let whose = if file.permissions().mode() & 0o004 == 0 { "of this user" } else { "of all users" };
+    assert!(agent["consequence"].as_str().expect("a text").contains(whose), "{agent:#}");
     let text = doctor(|_| ()).stdout;
     assert!(text.contains("session-directory") && text.contains("-> "), "{text}");
 }

@@ -233,6 +233,23 @@ fn processes_that_outlive_the_command_are_named() {
     assert!(outcome.stderr.contains(&format!("selfwind record -p {pid}")), "{outcome:?}");
 }
 
+/// Processes that outlive the command have a moment to notice that the recording is over; nobody waits for one that has ended.
+#[test]
+fn a_recording_ends_with_its_only_process() {
+    let scratch = Scratch::new();
+    let trace = scratch.join("trace");
+    let mut command = Command::new("strace");
+    command.args(["-e", "trace=nanosleep,clock_nanosleep", "-o"]).arg(&trace).arg(selfwind());
+    command.args(["record", "-q", "-o"]).arg(scratch.join("x.data")).arg("--");
+    let outcome = run(command.arg(Target::c("spin").build()).arg("200"));
+    let waits = fs::read_to_string(trace).expect("written");
+    assert!(waits.contains("exited with"), "{waits} {outcome:?}");
+    // While a process is short of buffer the recorder sleeps for 2 ms at a time.
+    let nanoseconds = |text: &str| text.split(|c: char| !c.is_ascii_digit()).next()?.parse::<u64>().ok();
+    let longest = waits.split("tv_nsec=").skip(1).filter_map(nanoseconds).max();
+    assert!(longest < Some(10_000_000), "{waits}");
+}
+
 /// `sh -c SCRIPT`, in which `$1` is selfwind, `$2` a file of this test and `$3` the busy program.
 fn shell(script: &str, scratch: &Scratch) -> Command {
     let mut command = Command::new("sh");

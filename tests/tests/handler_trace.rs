@@ -16,7 +16,7 @@ use selfwind_tests::skip::skip;
 use selfwind_tests::target::Target;
 
 /// Without a stack of its own (Go, attached processes) it runs on the program's.
-const STACK: u64 = 2304;
+const STACK: u64 = 2048;
 /// With an interpreter's frames, on threads whose stacks are the interpreter's. Naming a function, which a trace does not always
 /// meet, takes the most: 2,592 bytes.
 const PYTHON_STACK: u64 = 2624;
@@ -58,7 +58,7 @@ const FIRST: [i64; 3] = [libc::SYS_mmap, libc::SYS_munlock, libc::SYS_mprotect];
 const THREADS: u64 = 8;
 
 /// Limit of code and data cache lines for a sample of a few frames. Each one is a memory access if caches are cold.
-const LINES: (usize, usize) = (140, 72);
+const LINES: (usize, usize) = (100, 58);
 
 fn assert_small(found: &HandlerTrace) {
     let (code, data) = found.first_quartile_lines();

@@ -344,6 +344,19 @@ fn only_what_is_recorded_is_interposed() {
     }
 }
 
+/// Beside CPU time, what it takes to record allocations is seen as one function.
+#[test]
+fn the_agents_functions_have_one_name() {
+    let recording =
+        Recorder::at(997).event("cpu,alloc:all").record(&Target::c("malloc_storm").build(), &[] as &[&str]);
+    let folded = recording.folded();
+    let names = folded.stacks.iter().flat_map(|(stack, _)| stack);
+    assert!(
+        folded.inclusive("[selfwind]") > 0 && !names.clone().any(|name| name.starts_with("agent-")),
+        "{folded:#?}"
+    );
+}
+
 #[test]
 fn pprof_has_the_four_values_of_heap_profiles() {
     let recording = recorder("alloc:4096").record(&Target::c("heap_sites").build(), &["500", "hold"]);

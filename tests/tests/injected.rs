@@ -217,7 +217,9 @@ fn a_program_that_must_not_be_recorded_is_left_alone() {
 #[test]
 fn one_that_outlives_the_command_is_released() {
     let program = Target::c("spin").fixed().build();
-    let script = "\"$0\" > /dev/null 2>&1 & echo $!; sleep 0.5";
+    // Until its threads have used 1.5 s of CPU time.
+    let script = "\"$0\" > /dev/null 2>&1 & echo $!; \
+        until [ $(cut -d ' ' -f 14 /proc/$!/stat) -ge 150 ]; do sleep 0.1; done";
     let recording = Recorder::default().record(Path::new("sh"), &["-c", script, path(&program)]);
     let pid: i32 = recording.outcome.stdout.trim().parse().expect("its id");
     let timers = fs::read_to_string(format!("/proc/{pid}/timers"));

@@ -482,7 +482,8 @@ fn allocations_and_waits_leave_the_signal_mask_alone() {
 #[test]
 fn children_take_memory_only_for_the_names_they_have() {
     for (minor, python) in pythons() {
-        let recording = Recorder::at(997).event("cpu").record(&python, &[script("python_child")]);
+        // The kernel's timers tick rarely on a busy machine; where there are events, they are used.
+        let recording = Recorder::at(997).record(&python, &[script("python_child")]);
         let Outcome { status, stdout, .. } = &recording.outcome;
         let bytes: u64 = stdout.trim().parse().expect("a number");
         assert!(*status == 0 && (1..512 << 10).contains(&bytes), "3.{minor}: {bytes}");
@@ -490,7 +491,6 @@ fn children_take_memory_only_for_the_names_they_have() {
         let gaps = weight_of_gaps(&folded);
         let found = (0..400).filter(|n| weight_with(&folded, &format!("one_of_many_functions_{n}")) > 0);
         let found = found.count();
-        // A tick of the scheduler takes up to 4 ms.
         assert!(found > 200 && gaps * 100 <= folded.total(), "3.{minor}: {found}, {gaps}: {folded:#?}");
     }
 }

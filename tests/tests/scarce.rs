@@ -142,6 +142,17 @@ fn a_limit_on_the_size_of_files_costs_the_profile_not_the_program() {
 }
 
 #[test]
+fn a_cause_that_was_named_is_not_contradicted() {
+    let scratch = Scratch::new();
+    let mut command = Command::new("sh");
+    command.args(["-c", "ulimit -f 10 && exec \"$@\"", "sh"]).arg(selfwind());
+    command.args(["record", "-o"]).arg(scratch.join("small.data")).args(["--", "true"]);
+    let outcome = run(&mut command);
+    assert!(outcome.status == 0 && outcome.stderr.contains("ulimit -f"), "{outcome:?}");
+    assert!(!outcome.stderr.contains("SELFWIND_ENABLE"), "{outcome:?}");
+}
+
+#[test]
 fn a_limit_on_address_space_is_not_used_up() {
     let scratch = Scratch::new();
     // In KiB. Eight threads of 64 KiB, and what they allocate.

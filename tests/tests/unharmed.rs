@@ -1,13 +1,15 @@
-//! Programs that other preloaded profilers break, and wrappers that exec, behave at a high rate as they do without the
-//! profiler.
+//! Programs that other preloaded profilers break, wrappers that exec, and commands with closed descriptors behave at a high rate as
+//! they do without the profiler.
 //!
 //! A program that is not installed is skipped.
 
 use std::path::PathBuf;
 use std::process::Command;
 
+use selfwind_tests::binary::selfwind;
 use selfwind_tests::outcome::{Outcome, run};
 use selfwind_tests::recording::{Recorder, record_unharmed};
+use selfwind_tests::scratch::Scratch;
 use selfwind_tests::skip::skip;
 use selfwind_tests::target::Target;
 
@@ -124,4 +126,40 @@ fn wrappers_that_exec() {
     ] {
         unharmed(program, arguments);
     }
+}
+
+#[test]
+fn descriptors_that_the_caller_closed_are_closed_in_the_command() {
+    let scratch = Scratch::new();
+    let status = |recorder: &str, command: &str| {
+        let mut shell = Command::new("/bin/sh");
+        shell
+            .args(["-c", &format!("exec {recorder} {command}")])
+            .arg(selfwind())
+            .arg(scratch.join("closed.data"));
+        run(&mut shell).status
+    };
+    // With whether they fail alone.
+    let commands = [
+        ("cat <&-", true),
+        ("cat /etc/passwd >&-", true),
+        ("sh -c 'echo x >&2' 2>&-", true),
+        ("sh -c 'echo x' <&- >&- 2>&-", true),
+        ("cat /etc/passwd", false),
+    ];
+    for (command, fails) in commands {
+        let alone = status("", command);
+        assert_eq!(alone != 0, fails, "{command}");
+        assert_eq!(status("\"$0\" record -q -o \"$1\" --", command), alone, "{command}");
+    }
+}
+
+#[test]
+fn a_graph_of_a_command_without_samples_is_no_failure() {
+    let scratch = Scratch::new();
+    let graph = scratch.join("none.svg");
+    let outcome =
+        run(Command::new(selfwind()).args(["record", "-F", "1", "-o"]).arg(&graph).args(["--", "true"]));
+    assert_eq!(outcome.status, 0, "{}", outcome.stderr);
+    assert!(std::fs::read_to_string(graph).expect("it was written").trim_end().ends_with("</svg>"));
 }

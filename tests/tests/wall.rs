@@ -49,6 +49,30 @@ fn assert_near(found: u64, expected: u64, (points, whole): (f64, u64), what: &st
 }
 
 #[test]
+fn a_thread_that_waits_in_vfork_has_its_callers() {
+    let folded =
+        Recorder::at(997).event("wall").record(&Target::c("vfork_wait").build(), &[] as &[&str]).folded();
+    let waits =
+        folded.stacks.iter().filter(|(stack, _)| stack.last().is_some_and(|leaf| leaf == "[blocked: vfork]"));
+    let called = |stack: &[String]| {
+        ["_start", "main", "start_child"].iter().all(|name| stack.iter().any(|at| at == name))
+    };
+    let called: u64 = waits.filter(|(stack, _)| called(stack)).map(|(_, weight)| weight).sum();
+    assert!(called > 800_000, "{folded:#?}");
+}
+
+#[test]
+fn a_stopped_process_is_shown_as_stopped() {
+    let folded =
+        Recorder::at(997).event("wall").record(&Target::c("stopped").build(), &[] as &[&str]).folded();
+    let stopped = ending(&folded, "[stopped]");
+    assert!(
+        (550_000..800_000).contains(&stopped) && ending(&folded, "[blocked: page fault]") < 50_000,
+        "{folded:#?}"
+    );
+}
+
+#[test]
 fn threads_have_their_shares_of_computing_and_waiting() {
     let recording = Recorder::at(997).event("wall").record(&Target::c("wall_shares").build(), &["4"]);
     assert_eq!(recording.outcome.status, 0, "{}", recording.outcome.stderr);
