@@ -2,6 +2,7 @@
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
+use handler::learned_stack;
 use handler::sys::PAGE;
 
 use crate::initial_stack::{AT_BASE, InitialStack};
@@ -9,6 +10,7 @@ use crate::kernel;
 
 const AT_PHDR: u64 = 3;
 const AT_PHNUM: u64 = 5;
+const AT_HWCAP2: u64 = 26;
 const AT_SYSINFO_EHDR: u64 = 33;
 /// Address of the path given to exec, which the kernel places at the end of the stack.
 const AT_EXECFN: u64 = 31;
@@ -43,6 +45,7 @@ fn note((tag, value): (u64, u64)) {
         AT_PHDR => HEADERS.store(value, Ordering::Relaxed),
         AT_PHNUM => HEADER_COUNT.store(value, Ordering::Relaxed),
         AT_BASE => LOADER.store(value, Ordering::Relaxed),
+        AT_HWCAP2 => learned_stack::note_capabilities(value),
         AT_SYSINFO_EHDR => VDSO.store(value, Ordering::Relaxed),
         // The page it begins in is mapped; nothing but the path itself and eight bytes lies above it.
         AT_EXECFN => STACK_END.store((value & !(PAGE - 1)) + PAGE, Ordering::Relaxed),

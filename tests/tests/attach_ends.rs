@@ -149,7 +149,7 @@ fn what_outlives_its_recording_can_be_dumped_after_an_attach() {
     let file = attacher.scratch.join("over.data");
     let path = file.to_str().expect("UTF-8");
     for program in [Target::c("spin").build(), Target::c("spin").fixed().build()] {
-        let script = format!("{} 60000 >/dev/null 2>&1 & echo $!; sleep 0.3", program.display());
+        let script = format!("{} 60000 >/dev/null 2>&1 & echo $!; sleep 1", program.display());
         let recorded = attacher.run(&["record", "-o", path, "--", "sh", "-c", &script]);
         let pid = recorded.stdout.trim();
         let refused = attacher.run(&["dump", "-p", pid]);

@@ -53,7 +53,7 @@ fn a_process_whose_filter_forbids_it_is_left_alone() {
     }
     let attacher = Attacher::new();
     for (number, name) in [(libc::SYS_timer_create, "timer_create"), (libc::SYS_mremap, "mremap")] {
-        let guest = Guest::start(&program(), &["0.5", &number.to_string()]);
+        let guest = Guest::start(&program(), &["2", &number.to_string()]);
         let outcome = attacher.run(&["record", "-p", &guest.pid()]);
         assert_eq!(outcome.status, 125, "{outcome:?}");
         assert!(outcome.stderr.contains(&format!("does not allow {name}, which")), "{outcome:?}");

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
 use std::process::{Child, ChildStderr, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -152,6 +152,38 @@ fn many_recordings_leave_no_more_than_one() {
         assert!(touched <= most, "round {round}: {touched} KB, at most {most} expected");
     }
     assert_eq!(guest.end(), "done\n");
+}
+
+/// Such a thread is in the agent nearly always, and leaves it for each end of a recording. What it needs of its stack is known
+/// after the first allocation, so that the others are only counted.
+#[test]
+fn a_program_that_only_allocates_is_left_at_once() {
+    let program = Target::c("heap_only").with("pthread", &["-pthread"]).build();
+    let attacher = Attacher::new();
+    for place in ["main", "thread"] {
+        let mut guest = std::process::Command::new(&program).arg(place).spawn().expect("it is built");
+        let pid = guest.id().to_string();
+        let file = attacher.scratch.join("only.data");
+        let name = file.to_str().expect("UTF-8");
+        for round in 0..6 {
+            let began = Instant::now();
+            let arguments = ["record", "-e", "alloc:all", "-p", &pid, "-d", "0.2", "-o", name];
+            let outcome = attacher.run(&arguments);
+            let took = began.elapsed();
+            assert!(
+                outcome.status == 0 && !outcome.stderr.contains("still"),
+                "{place}, {round}: {outcome:?}"
+            );
+            assert!(took < Duration::from_secs(5), "{place}, {round}: {took:?}");
+            let stats = stats(&file);
+            let samples = stats.number("samples");
+            let records = stats.detail(&["ring_records"]);
+            assert!(samples > 1000 && records * 50 < samples, "{place}, {round}: {samples}, {records}");
+        }
+        assert_eq!(guest.try_wait().expect("our child"), None, "{place}");
+        guest.kill().expect("our child");
+        guest.wait().expect("our child");
+    }
 }
 
 /// Kilobytes of address space of a process.

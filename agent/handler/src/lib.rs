@@ -52,6 +52,7 @@ pub mod interrupted_wait;
 pub mod kernel_answer;
 pub mod kernel_ring;
 pub mod late_start;
+pub mod learned_stack;
 pub mod log;
 pub mod nesting;
 mod ordinary_walk;

@@ -10,6 +10,7 @@ use crate::activity::is_filtered;
 use crate::arch;
 use crate::discovery;
 use crate::interpreter::regions::Regions;
+use crate::learned_stack;
 use crate::recording::Recording;
 use crate::slot::{self, Slot, Workbench};
 use crate::snapshot::{self, Pinned};
@@ -30,7 +31,8 @@ pub(crate) fn own_slot(sp: u64) -> Option<&'static Slot> {
 /// The slot of the calling thread if no thread has a note, because the agent was injected.
 #[cold]
 fn without_note() -> Option<&'static Slot> {
-    if arch::has_thread_word() { None } else { discovery::adopt(sys::thread_id()) }
+    let slot = if arch::has_thread_word() { None } else { discovery::adopt(sys::thread_id()) };
+    slot.inspect(|slot| learned_stack::forget_earlier(slot))
 }
 
 /// Walks the stack of the calling thread from `registers`; the frames are in the stack cache of `bench`, which the caller
@@ -42,8 +44,8 @@ pub(crate) fn walk_on(
     registers: &Registers,
     bench: &mut Workbench<'_>,
 ) -> (Walk, bool) {
-    let own = slot.stack();
     let sp = registers.sp();
+    let own = own_stack(slot, sp);
     let known = match own.hold(sp) {
         true => Bounds { low: own.low.max(sp), high: own.high },
         false => Bounds::NONE,
@@ -66,6 +68,16 @@ pub(crate) fn walk_on(
         snapshot::note_unknown_code();
     }
     walked
+}
+
+/// The stack of the calling thread, or nothing if `sp` points elsewhere.
+fn own_stack(slot: &Slot, sp: u64) -> Bounds {
+    let own = slot.stack();
+    if own.hold(sp) || !slot.is_discovered() {
+        return own;
+    }
+    let _blocked = SignalsBlocked::new();
+    learned_stack::learn(slot, sp)
 }
 
 /// Walks once, and reports the walk to the chain unless there may be frames to insert, which is returned too. `known` is

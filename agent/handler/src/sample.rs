@@ -9,6 +9,7 @@ use crate::clock;
 use crate::context::Context;
 use crate::interpreter::regions::Regions;
 use crate::interpreter::{self, Signals};
+use crate::learned_stack;
 use crate::outcome::{Missed, Outcome};
 use crate::recording::Recording;
 use crate::slot::Slot;
@@ -218,7 +219,10 @@ fn note_unknown_code(walk: &Walk, pinned: &Pinned<'_>, regions: &Regions<'_>, pc
 /// alternate one. Empty if it is on neither.
 pub(crate) fn known_bounds(slot: &Slot, context: Context<'_>) -> Bounds {
     let (own, sp) = (slot.stack(), context.stack_pointer());
-    let bounds = if own.hold(sp) { own } else { context.alternate_stack() };
+    let mut bounds = if own.hold(sp) { own } else { context.alternate_stack() };
+    if !bounds.hold(sp) {
+        bounds = learned_stack::learn(slot, sp);
+    }
     match bounds.hold(sp) {
         true => Bounds { low: bounds.low.max(context.lowest_in_use()), ..bounds },
         false => Bounds::NONE,

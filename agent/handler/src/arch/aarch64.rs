@@ -212,6 +212,17 @@ pub(crate) unsafe fn copy(from: u64, to: u64, length: u64) {
     }
 }
 
+/// Where a thread's control block has the thread's id: not known here.
+pub(crate) const CONTROL_BLOCK_TIDS: [u16; 0] = [];
+
+/// Tells what the machine can do, by AT_HWCAP2.
+pub(crate) fn note_capabilities(_capabilities: u64) {}
+
+/// The thread pointer: not used here yet.
+pub(crate) fn thread_pointer() -> Option<u64> {
+    None
+}
+
 /// The result of `pthread_self`: unknown here, since only the C library knows its offset from the thread pointer.
 pub(crate) fn pthread_self() -> Option<u64> {
     None

@@ -3,6 +3,7 @@
 use core::arch::asm;
 use core::arch::x86_64::{__cpuid, _rdtsc};
 use core::ffi::c_int;
+use core::sync::atomic::{AtomicBool, Ordering};
 
 use unwind::{Memory, Registers};
 
@@ -287,6 +288,29 @@ pub(crate) unsafe fn copy(from: u64, to: u64, length: u64) {
             options(nostack, preserves_flags),
         );
     }
+}
+
+/// Where a thread's control block has the thread's id, in 32 bits: glibc's, and musl's.
+pub(crate) const CONTROL_BLOCK_TIDS: [u16; 2] = [0x2d0, 0x30];
+
+/// AT_HWCAP2: programs may execute `rdfsbase` (arch/x86/include/uapi/asm/hwcap2.h).
+const HWCAP2_FSGSBASE: u64 = 1 << 1;
+static MAY_READ_BASE: AtomicBool = AtomicBool::new(false);
+
+/// Tells what the machine can do, by AT_HWCAP2.
+pub(crate) fn note_capabilities(capabilities: u64) {
+    MAY_READ_BASE.store(capabilities & HWCAP2_FSGSBASE != 0, Ordering::Relaxed);
+}
+
+/// The thread pointer, whatever it is; `None` if only a system call could tell.
+pub(crate) fn thread_pointer() -> Option<u64> {
+    if !MAY_READ_BASE.load(Ordering::Relaxed) {
+        return None;
+    }
+    let pointer;
+    // SAFETY: the kernel permits the instruction, which reads a register.
+    unsafe { asm!("rdfsbase {}", out(reg) pointer, options(nomem, nostack, preserves_flags)) };
+    Some(pointer)
 }
 
 /// The result of `pthread_self`, with glibc and musl alike: the first word of the thread's control block is its own

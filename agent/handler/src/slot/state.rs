@@ -63,6 +63,8 @@ pub struct Slot {
     started: AtomicU32,
     owed: AtomicU32,
     timer: AtomicI32,
+    /// Whether the bounds of the stack are learned ones.
+    learned: AtomicU32,
     /// Where the thread writes in the pool.
     pub cursor: ThreadCursor,
 }
@@ -272,10 +274,23 @@ impl Slot {
 
     /// Sets the bounds of the thread's stack. Called by the thread itself, or before its first sample.
     pub fn set_stack(&self, bounds: Bounds) {
+        self.learned.store(0, Ordering::Relaxed);
         // A handler between the stores sees an empty range.
         self.stack_high.store(0, Ordering::Relaxed);
         self.stack_low.store(bounds.low, Ordering::Relaxed);
         self.stack_high.store(bounds.high, Ordering::Relaxed);
+    }
+
+    /// Sets the bounds of the thread's stack as far as the thread itself has learned them, and returns them.
+    pub(crate) fn learn_stack(&self, bounds: Bounds) -> Bounds {
+        self.set_stack(bounds);
+        self.learned.store(1, Ordering::Relaxed);
+        bounds
+    }
+
+    /// Whether the known bounds are those that the thread has learned.
+    pub(crate) fn has_learned_stack(&self) -> bool {
+        self.learned.load(Ordering::Relaxed) != 0
     }
 
     /// Ensures that the thread has a workspace; false if there is no memory. Called inside `nesting`, before any part of

@@ -65,6 +65,11 @@ pub(crate) fn cont_to_system_call(tid: pid_t) -> io::Result<()> {
     request(libc::PTRACE_SYSCALL, tid, 0, ptr::null_mut()).map(drop)
 }
 
+/// Resumes a stopped thread for one instruction.
+pub(crate) fn step(tid: pid_t) -> io::Result<()> {
+    request(libc::PTRACE_SINGLESTEP, tid, 0, ptr::null_mut()).map(drop)
+}
+
 /// Detaches from a stopped thread, which resumes.
 pub(crate) fn detach(tid: pid_t) -> io::Result<()> {
     request(libc::PTRACE_DETACH, tid, 0, ptr::null_mut()).map(drop)

@@ -24,7 +24,7 @@ use nix::sys::ptrace::{getregs, getsiginfo, setregs};
 use nix::unistd::Pid;
 use shm_format::injection::Call;
 
-use crate::proc::{Mapping, PAGE};
+use crate::proc::{Mapping, PAGE, Status};
 use crate::target::attach::ptrace::{self, Stop};
 use crate::target::inject::error::InjectError;
 use crate::target::inject::frame;
@@ -48,6 +48,8 @@ const FRESH_FLAGS: u64 = 0x202;
 /// Maximum number of attempts while signals keep the thread from entering the stub.
 const ATTEMPTS: usize = 100;
 const POLL_EVERY: Duration = Duration::from_micros(20);
+/// Maximum number of instructions in which a thread has to leave the agent's code.
+const STEPS: usize = 20_000;
 
 /// A stopped thread to be diverted.
 pub(super) struct Diversion<'a> {
@@ -104,9 +106,49 @@ impl<'a> Diversion<'a> {
         Self { tid, memory, agent, gadgets, deadline, held: Cell::new(None) }
     }
 
-    /// True if the thread is in the agent's code already: notifying it of a loader event, and holding its locks.
-    pub(super) fn is_in(&self, layout: AgentLayout) -> bool {
-        getregs(self.thread()).is_ok_and(|registers| layout.holds(registers.rip))
+    /// Lets the thread leave the agent's code, where it may hold the agent's locks: a thread that records all its allocations is
+    /// hardly ever anywhere else. False if it is still there.
+    pub(super) fn leave_agent(&self, layout: AgentLayout) -> Result<bool, InjectError> {
+        let trap = 1 << (libc::SIGTRAP - 1);
+        let ignored = Status::of_process(self.tid).map_or(!0, |status| status.set("SigIgn"));
+        for _ in 0..STEPS {
+            if !layout.holds(getregs(self.thread()).map_err(|_| self.failed())?.rip) {
+                return Ok(true);
+            }
+            // If a step ends while SIGTRAP is blocked or ignored, the kernel resets the process's handler of it.
+            let may_step = ptrace::signal_mask(self.tid).is_ok_and(|mask| (mask | ignored) & trap == 0);
+            if !may_step || !self.step()? {
+                return Ok(false);
+            }
+        }
+        Ok(false)
+    }
+
+    /// Has the thread execute one instruction. False if that is a system call which waits.
+    fn step(&self) -> Result<bool, InjectError> {
+        let gone = |_| self.failed();
+        ptrace::step(self.tid).map_err(gone)?;
+        let mut in_time = true;
+        loop {
+            match ptrace::wait(self.tid) {
+                Ok(Stop::Signal(libc::SIGTRAP)) if self.is_end_of_step() => return Ok(in_time),
+                Ok(Stop::Signal(signal)) => return self.deliver(signal).map(|()| in_time),
+                Ok(Stop::Interrupted | Stop::SystemCall) => return Ok(in_time),
+                Ok(Stop::Group) => return Ok(false),
+                Ok(Stop::Running) if in_time && Instant::now() > self.deadline => {
+                    in_time = false;
+                    ptrace::interrupt(self.tid).map_err(gone)?;
+                }
+                Ok(Stop::Running) => std::thread::yield_now(),
+                Ok(Stop::Ended) | Err(_) => return Err(self.failed()),
+            }
+        }
+    }
+
+    /// Whether the SIGTRAP for which the thread is stopped is due to a step.
+    fn is_end_of_step(&self) -> bool {
+        getsiginfo(self.thread())
+            .is_ok_and(|info| [libc::TRAP_TRACE, libc::TRAP_BRKPT].contains(&info.si_code))
     }
 
     /// A signal that could not be delivered in between.

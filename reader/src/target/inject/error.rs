@@ -97,7 +97,7 @@ pub(crate) enum InjectError {
         thread: i32,
     },
     /// Signals keep arriving.
-    #[error("thread {0} keeps receiving signals; try again")]
+    #[error("thread {0} keeps receiving signals, or does not leave the agent; try again")]
     Busy(i32),
     /// No code that makes system calls, not even a vDSO.
     #[error("the process contains no system call instruction that could be used")]

@@ -192,7 +192,9 @@ impl RemoteCall<'_> {
         }
         let visit = Diversion::new(paused.tid(), &self.memory, self.agent, self.gadgets, deadline);
         let layout = match self.layout {
-            Some(layout) if visit.is_in(layout) => return Ok(Attempt::NotHere(InjectError::Busy(tid))),
+            Some(layout) if !visit.leave_agent(layout)? => {
+                return Ok(Attempt::NotHere(InjectError::Busy(tid)));
+            }
             Some(layout) => layout,
             None => {
                 let bytes = AgentLayout::bytes(self.agent)?;
