@@ -8,7 +8,7 @@ use crate::arch::{Machine, native};
 use crate::rule::{ReturnAddress, Rule};
 
 pub(crate) const MAGIC: [u8; 8] = *b"SWUNWIND";
-pub(crate) const VERSION: u32 = 4;
+pub(crate) const VERSION: u32 = 5;
 pub(crate) const HEADER: usize = 152;
 pub(crate) const BUILD_ID_AT: usize = 68;
 pub(crate) const SOURCE_AT: usize = 120;

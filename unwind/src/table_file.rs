@@ -4,7 +4,7 @@
 use crate::table::{BUILD_ID_AT, BUILD_ID_MAX, HEADER, MAGIC, Source, VERSION, u32_at, u64_at};
 
 /// Follows the build-id in a name. Contains the version, so that programs of different versions can share a directory.
-const SUFFIX: &[u8] = b".v4.table";
+const SUFFIX: &[u8] = b".v5.table";
 const _: () = assert!(SUFFIX[2] == b'0' + VERSION as u8);
 
 /// Longest name of a table's file, in bytes.
@@ -34,7 +34,7 @@ pub fn file_key(file: &Source) -> [u8; FILE_KEY_LEN] {
     key
 }
 
-/// The file name of the table for `build_id`: its hexadecimal digits and `.v4.table`. `None` if the build-id is empty
+/// The file name of the table for `build_id`: its hexadecimal digits and `.v5.table`. `None` if the build-id is empty
 /// or longer than [`BUILD_ID_MAX`].
 pub fn name<'b>(build_id: &[u8], buffer: &'b mut [u8; FILE_NAME_MAX]) -> Option<&'b str> {
     if build_id.is_empty() || build_id.len() > BUILD_ID_MAX {
@@ -91,13 +91,13 @@ mod tests {
     #[test]
     fn names() {
         let mut buffer = [0; FILE_NAME_MAX];
-        assert_eq!(name(&[0x01, 0xaf], &mut buffer), Some("01af.v4.table"));
+        assert_eq!(name(&[0x01, 0xaf], &mut buffer), Some("01af.v5.table"));
         assert_eq!(name(&[0xff; 48], &mut buffer).unwrap().len(), FILE_NAME_MAX);
         assert!(is_name(&buffer));
         assert_eq!(name(&[], &mut buffer), None);
         assert_eq!(name(&[0; 49], &mut buffer), None);
-        assert!(is_name(b"01af.v4.table"));
-        for other in ["01af.v2.table", "01a.v4.table", ".v4.table", "01AF.v4.table", ".01af.v4.table", "01af"]
+        assert!(is_name(b"01af.v5.table"));
+        for other in ["01af.v2.table", "01a.v5.table", ".v5.table", "01AF.v5.table", ".01af.v5.table", "01af"]
         {
             assert!(!is_name(other.as_bytes()), "{other}");
         }

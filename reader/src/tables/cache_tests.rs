@@ -65,7 +65,7 @@ fn what_is_stored_comes_back_and_is_private() {
     assert_eq!(fs::metadata(&path).unwrap().mode() & 0o7777, 0o400);
     assert_eq!(fs::metadata(cache.directory()).unwrap().mode() & 0o7777, 0o700);
     cache.store(&[1; 20], &table(&[1; 20])).unwrap();
-    assert_eq!(names(&cache), ["0101010101010101010101010101010101010101.v4.table"]);
+    assert_eq!(names(&cache), ["0101010101010101010101010101010101010101.v5.table"]);
     assert!(cache.store(&[], &table(&[])).is_err());
     assert!(cache.holds(&[1; 20]) && !cache.holds(&[2; 20]));
     age(&path, 48 * HOUR);
@@ -137,19 +137,19 @@ fn pruning_keeps_what_is_used_and_fits() {
         path.file_name().unwrap().to_str().unwrap().to_owned()
     };
     let (newest, middle, oldest, ancient) = (stored(1, 1), stored(2, 2), stored(3, 3), stored(4, 10_000));
-    for name in ["ab.v2.table", ".ab.v4.table.77.1", "notes.txt"] {
+    for name in ["ab.v2.table", ".ab.v5.table.77.1", "notes.txt"] {
         fs::write(cache.directory().join(name), "x").unwrap();
     }
-    age(&cache.directory().join(".ab.v4.table.77.1"), 2 * HOUR);
-    fs::write(cache.directory().join(".ab.v4.table.78.1"), "being written").unwrap();
+    age(&cache.directory().join(".ab.v5.table.77.1"), 2 * HOUR);
+    fs::write(cache.directory().join(".ab.v5.table.78.1"), "being written").unwrap();
     let limits = Limits { bytes: 2 * bytes, ..Limits::default() };
     let pruned = cache.prune(limits).unwrap();
     assert_eq!((pruned.removed, pruned.kept, pruned.kept_bytes), (4, 2, 2 * bytes));
     let left = names(&cache);
-    assert_eq!(left, [".ab.v4.table.78.1", newest.as_str(), middle.as_str(), "notes.txt"]);
+    assert_eq!(left, [".ab.v5.table.78.1", newest.as_str(), middle.as_str(), "notes.txt"]);
     assert!(!left.contains(&oldest) && !left.contains(&ancient));
 
-    fs::write(cache.directory().join("ef.v4.table"), "damaged").unwrap();
+    fs::write(cache.directory().join("ef.v5.table"), "damaged").unwrap();
     assert_eq!(cache.prune(Limits::default()).unwrap().kept, 3);
     assert_eq!(cache.prune(Limits { examine: true, ..Limits::default() }).unwrap().kept, 2);
 }

@@ -35,8 +35,9 @@ impl Functions {
             known.begins.take();
             found = Self::with(&known);
         }
+        let branched = targets(code, is_conditional).collect();
         for range in code.addresses() {
-            found.follow_rest(&known, range.start, range.end);
+            found.follow_rest(&known, &branched, range.start, range.end);
         }
         found
     }
@@ -75,7 +76,7 @@ impl Functions {
     }
 
     /// Tries each place behind what is known as a function.
-    fn follow_rest(&mut self, known: &Known<'_>, start: u64, end: u64) {
+    fn follow_rest(&mut self, known: &Known<'_>, branched: &HashSet<u64>, start: u64, end: u64) {
         let mut at = start;
         while at < end {
             at = function::skip_padding(known.code, at);
@@ -85,7 +86,9 @@ impl Functions {
                 at = *end;
                 continue;
             }
-            if at != known.code.entry && self.follow(known, at, false).is_some() {
+            // What a branch leads to is a part of a function which is not understood.
+            let may_begin = at != known.code.entry && !branched.contains(&at);
+            if may_begin && self.follow(known, at, false).is_some() {
                 continue;
             }
             at = self.behind(known, at);
@@ -153,17 +156,27 @@ fn is_restorer(code: &Code, start: u64) -> bool {
 
 /// The targets of what looks like calls, in all code.
 fn called(code: &Code) -> impl Iterator<Item = u64> + '_ {
+    targets(code, |instruction| {
+        // A call of the next instruction only asks for the address.
+        instruction.mnemonic() == Mnemonic::Call && instruction.near_branch_target() != instruction.next_ip()
+    })
+}
+
+fn is_conditional(instruction: &Instruction) -> bool {
+    !matches!(instruction.mnemonic(), Mnemonic::Call | Mnemonic::Jmp)
+}
+
+/// The targets, in the code, of all that looks like a direct branch or call which `is_one`.
+fn targets(code: &Code, is_one: impl Fn(&Instruction) -> bool + Copy) -> impl Iterator<Item = u64> {
     code.ranges.iter().flat_map(move |(start, bytes)| {
         let mut decoder = Decoder::with_ip(64, bytes, *start, DecoderOptions::NONE);
         let mut instruction = Instruction::default();
         std::iter::from_fn(move || {
             while decoder.can_decode() {
                 decoder.decode_out(&mut instruction);
-                let is_call = instruction.mnemonic() == Mnemonic::Call
-                    && instruction.op0_kind() == OpKind::NearBranch64;
                 let target = instruction.near_branch_target();
-                // A call of the next instruction only asks for the address.
-                if is_call && target != instruction.next_ip() && code.at(target).is_some() {
+                let is_direct = instruction.op0_kind() == OpKind::NearBranch64;
+                if is_direct && is_one(&instruction) && code.at(target).is_some() {
                     return Some(target);
                 }
             }

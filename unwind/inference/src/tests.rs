@@ -121,6 +121,17 @@ global_asm!(
     "pop rbp",
     "ret",
     ".balign 16",
+    // Does so, and branches to a part that looks like a function.
+    ".globl branches, branches_part",
+    "branches: push rbp",
+    "mov rsp, rdi",
+    "test edi, edi",
+    "je branches_part",
+    "pop rbp",
+    "ret",
+    "branches_part: push rdi",
+    "call end",
+    ".balign 16",
     // Never returns, but jumps from one to the next, like compiled Haskell, whose stack is elsewhere.
     ".globl jumps_only, jumps_on",
     "jumps_only: dec ecx",
@@ -158,7 +169,7 @@ macro_rules! labels {
 labels! {
     inferred_begin inferred_end plain plain_pushed plain_called plain_popped framed framed_grown held held_aligned
     held_restored aligned aligned_running stored stored_running switch switch_first switch_second fatal lonely
-    lonely_pushed returns_otherwise switches restorer jumps_only jumps_on
+    lonely_pushed returns_otherwise switches branches branches_part restorer jumps_only jumps_on
 }
 
 /// The rule inferred at a label, if functions are known to begin at `starts`.
@@ -224,6 +235,9 @@ fn calls_that_do_not_return_lead_nowhere() {
 fn what_is_not_understood_has_no_rule() {
     for label in ["returns_otherwise", "switches", "restorer"] {
         assert_eq!(rule(&[label], label), None, "{label}");
+    }
+    for starts in [&["branches"][..], &[]] {
+        assert_eq!(rule(starts, "branches_part"), None);
     }
     for label in ["jumps_only", "jumps_on"] {
         assert_eq!(rule(&["jumps_only", "jumps_on"], label), None, "{label}");
