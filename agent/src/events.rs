@@ -5,7 +5,7 @@ use alloc::vec::Vec;
 use handler::decimal::number;
 use handler::kernel_ring::RINGS;
 
-use crate::perf_attributes::{Event, SOFTWARE, TASK_CLOCK};
+use crate::perf_attributes::{CONTEXT_SWITCHES, Event, SOFTWARE, TASK_CLOCK};
 
 /// The perf events of a session. The first one defines what a sample stands for.
 #[derive(Clone, Default)]
@@ -24,7 +24,6 @@ impl Events {
 
     /// Context switches: each time a thread leaves its CPU, and when it returns.
     pub(crate) fn off_processor() -> Events {
-        const CONTEXT_SWITCHES: u64 = 3;
         Events(alloc::vec![Event {
             kind: SOFTWARE,
             config: CONTEXT_SWITCHES,

@@ -90,6 +90,12 @@ pub(crate) const SHORTEST_PERIOD_NS: u64 = 100_000;
 pub(crate) const SOFTWARE: u32 = 1;
 pub(crate) const TASK_CLOCK: u64 = 1;
 
+/// PERF_COUNT_SW_CONTEXT_SWITCHES and PERF_COUNT_SW_CPU_MIGRATIONS.
+pub(crate) const CONTEXT_SWITCHES: u64 = 3;
+const MIGRATIONS: u64 = 4;
+/// PERF_TYPE_TRACEPOINT.
+const TRACEPOINT: u32 = 2;
+
 /// Clocks with at least this period have few unanswered stacks.
 const LONG_PERIOD_NS: u64 = 1_000_000;
 
@@ -97,6 +103,12 @@ impl Event {
     /// Whether it is PERF_COUNT_SW_CPU_CLOCK or PERF_COUNT_SW_TASK_CLOCK.
     fn is_clock(&self) -> bool {
         self.kind == SOFTWARE && self.config <= TASK_CLOCK
+    }
+
+    /// Whether it never occurs in user mode.
+    pub(crate) fn is_in_kernel(&self) -> bool {
+        let is_software = self.kind == SOFTWARE && [CONTEXT_SWITCHES, MIGRATIONS].contains(&self.config);
+        is_software || self.kind == TRACEPOINT
     }
 
     /// Whether few stacks wait for their answers: at most a thousand events per second, or each is answered at once.

@@ -5,7 +5,7 @@ use std::io::Write;
 use selfwind_profile::digits::counted;
 
 use crate::target::leftovers::{Entry, reap_directory, regions};
-use crate::target::session;
+use crate::target::{session, session_directory};
 use crate::terminal::notices::warn;
 use crate::terminal::screen::printable;
 
@@ -13,7 +13,7 @@ use crate::terminal::screen::printable;
 pub(crate) fn run(json: bool, reap: bool, out: &mut dyn Write) -> anyhow::Result<()> {
     let mut entries = Vec::new();
     for directory in session::directories() {
-        let recorded = session::is_recorded(&directory);
+        let recorded = session_directory::is_recorded(&directory);
         let found = regions(&directory, recorded);
         if reap && !recorded {
             for entry in reap_directory(&directory, &found) {

@@ -132,7 +132,7 @@ pub(super) fn open(recording: &Recording, slot: &Slot, events: &Events, since: S
         Err(Errno(libc::EACCES)) if !user_only => {
             open_all(recording, slot, events, Scope { user_only: true, ..scope }, since)?;
             if !USER_ONLY.swap(true, Ordering::Relaxed) {
-                tell_user_only(recording);
+                tell_user_only(recording, events);
             }
             Ok(())
         }
@@ -143,7 +143,7 @@ pub(super) fn open(recording: &Recording, slot: &Slot, events: &Events, since: S
 /// Tells the reader why threads are sampled in user mode only. Apart, as a thread's start must touch little of its stack.
 #[cold]
 #[inline(never)]
-fn tell_user_only(recording: &Recording) {
+fn tell_user_only(recording: &Recording, events: &Events) {
     let (mut path, mut thread) = (alloc::vec![0; 4096], [0; kernel::THREAD_NAME]);
     // This thread may have a name of its own.
     let program = kernel::read_link(c"/proc/self/exe", &mut path).ok();
@@ -155,9 +155,15 @@ fn tell_user_only(recording: &Recording) {
         kernel::UNMAPPED_USER => "changed its user".into(),
         user => format!("became user {user}"),
     };
-    let note =
-        format!("perf: user mode only, without kernel stacks, for threads begun since {name} {became}");
-    journal::tell_setting(recording, b"source", note.as_bytes());
+    let threads = format!("threads begun since {name} {became}");
+    if events.all().iter().any(Event::is_in_kernel) {
+        let note = format!("context switches and other events of the kernel, of {threads}");
+        journal::tell_setting(recording, b"not sampled", note.as_bytes());
+    }
+    if !events.all().iter().all(Event::is_in_kernel) {
+        let note = format!("perf: user mode only, without kernel stacks, for {threads}");
+        journal::tell_setting(recording, b"source", note.as_bytes());
+    }
 }
 
 fn open_all(

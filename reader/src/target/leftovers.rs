@@ -8,7 +8,7 @@ use serde::Serialize;
 use crate::target::attach::Attached;
 use crate::target::liveness::Liveness;
 use crate::target::region_name::RegionName;
-use crate::target::session;
+use crate::target::{others, session, session_directory};
 
 /// One region.
 #[derive(Debug, Serialize)]
@@ -63,6 +63,7 @@ pub(crate) fn regions(directory: &Path, recorded: bool) -> Vec<Entry> {
 /// Removes what nobody needs: the regions of dead processes of which a recorder has all data, and sessions that a killed recorder
 /// left behind, once all their processes are dead and a day has passed in which `record -p` could have recovered them.
 pub(crate) fn reap_abandoned() {
+    others::reap_abandoned();
     const A_DAY: Duration = Duration::from_secs(24 * 60 * 60);
     for directory in session::directories() {
         if is_flight(&directory) {
@@ -74,7 +75,7 @@ pub(crate) fn reap_abandoned() {
         let age =
             std::fs::metadata(&directory).and_then(|metadata| metadata.modified()).map(|time| time.elapsed());
         let old = matches!(age, Ok(Ok(age)) if age > A_DAY);
-        if old && !session::is_recorded(&directory) {
+        if old && !session_directory::is_recorded(&directory) {
             reap_directory(&directory, &regions(&directory, false));
         }
     }
@@ -93,7 +94,7 @@ pub(crate) fn reap_directory<'a>(directory: &Path, entries: &'a [Entry]) -> Vec<
         return removed;
     }
     for file in std::fs::read_dir(directory).into_iter().flatten().flatten().map(|file| file.path()) {
-        if file.file_name().is_some_and(|name| name == session::DOORBELL)
+        if file.file_name().is_some_and(|name| name == session_directory::DOORBELL)
             || file.extension().is_some_and(|extension| extension == "failed")
         {
             let _ = std::fs::remove_file(file);

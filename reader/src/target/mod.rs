@@ -12,6 +12,7 @@ pub(crate) mod process_search;
 pub(crate) mod region_name;
 pub(crate) mod request;
 pub(crate) mod session;
+pub(crate) mod session_directory;
 pub(crate) mod shortage;
 pub(crate) mod thread_search;
 pub(crate) mod translate;

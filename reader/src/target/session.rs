@@ -6,14 +6,13 @@
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Read};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use nix::fcntl::OFlag;
 use nix::unistd::geteuid;
-use rustix::fs::{FlockOperation, flock};
 use selfwind_profile::private_directory::private_directory;
 
 use crate::sampling::settings::SamplingSettings;
@@ -21,10 +20,9 @@ use crate::sampling::switch_cost;
 use crate::sampling::unwinding::Unwinding;
 use crate::target::attach::Doorbell;
 use crate::target::others::Others;
+use crate::target::session_directory::{self, DOORBELL, is_ours, is_recorded};
 use crate::target::{liveness, shortage};
 
-/// File name of the doorbell in a session directory.
-pub(super) const DOORBELL: &str = "doorbell";
 /// Directory of processes with a manually preloaded agent.
 pub(super) const FLIGHT: &str = "flight";
 
@@ -71,13 +69,13 @@ impl Session {
                 .mode(0o600)
                 .custom_flags(OFlag::O_NOFOLLOW.bits())
                 .open(directory.join(DOORBELL))?;
-            flock(&file, FlockOperation::NonBlockingLockExclusive)?;
+            session_directory::take(&file)?;
             let doorbell = Arc::new(Doorbell::in_file(&file)?);
             Ok((file, doorbell))
         };
         match made() {
             Ok((file, doorbell)) => {
-                let others = Others::create(nonce, DOORBELL);
+                let others = Others::create(nonce);
                 Ok(Self { directory, nonce, doorbell, others, _doorbell_file: file })
             }
             Err(error) => {
@@ -242,23 +240,10 @@ fn subdirectories(base: &Path) -> Vec<PathBuf> {
         .collect()
 }
 
-fn is_ours(path: &Path) -> bool {
-    fs::symlink_metadata(path).is_ok_and(|metadata| {
-        metadata.is_dir() && metadata.uid() == geteuid().as_raw() && metadata.mode() & 0o022 == 0
-    })
-}
-
-/// True while the recorder of this session directory is running.
-pub(crate) fn is_recorded(directory: &Path) -> bool {
-    let open = OpenOptions::new()
-        .read(true)
-        .custom_flags(OFlag::O_NOFOLLOW.bits() | OFlag::O_NONBLOCK.bits())
-        .open(directory.join(DOORBELL));
-    open.is_ok_and(|file| flock(&file, FlockOperation::NonBlockingLockExclusive).is_err())
-}
-
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::MetadataExt;
+
     use super::*;
 
     #[test]
