@@ -126,7 +126,7 @@ fn resume(
     if needs_proc {
         handed::receive().map_err(Failure::Create)?;
     }
-    modules::rescan(Stage::Attached, &agent.names, &mut ModuleNews(recording));
+    modules::rescan(Stage::Attached, &agent.names, &mut ModuleNews::new(recording));
     slot::taken().for_each(sources::stop_timer);
     // Of blocks that were freed in between, the table of live ones knows nothing.
     let same_samples = config.takes_same_samples(&agent.config) && config.allocations == 0 && !needs_proc;
@@ -161,7 +161,7 @@ fn restart(before: &'static Recording, agent: &'static Agent, present: Present) 
     agent.directory.remove_region(last);
     agent::set_myself(myself);
     slot::taken().for_each(Slot::leave_region);
-    modules::tell_all(&mut ModuleNews(recording));
+    modules::tell_all(&mut ModuleNews::new(recording));
     crate::process::begin(agent, recording, |recording| threads::register_existing(recording, present));
     replaced::note(before);
     Ok(())
@@ -241,6 +241,6 @@ extern "C" fn look() {
         return link_map::wait_until_unobserved();
     }
     if let (Some(recording), Some(agent)) = (recording::current(), agent::get()) {
-        modules::rescan(Stage::Attached, &agent.names, &mut ModuleNews(recording));
+        modules::rescan(Stage::Attached, &agent.names, &mut ModuleNews::new(recording));
     }
 }

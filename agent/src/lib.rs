@@ -194,7 +194,7 @@ fn begin(
     stage: Stage,
 ) -> Result<&'static Recording, Failure> {
     let recording = process::open(agent, myself, arguments, None)?;
-    modules::rescan(stage, &agent.names, &mut ModuleNews(recording));
+    modules::rescan(stage, &agent.names, &mut ModuleNews::new(recording));
     signals::take_over().map_err(Failure::Signal)?;
     Ok(recording)
 }

@@ -1,6 +1,7 @@
 //! Reports loads and unloads of objects to the reader.
 
 use alloc::vec::Vec;
+use core::sync::atomic::{AtomicU64, Ordering};
 
 use handler::clock;
 use handler::recording::Recording;
@@ -12,12 +13,21 @@ use crate::journal::{self, append};
 use crate::modules::{self, Listener, Object, Stage};
 use crate::python;
 
+/// When the first load has begun since the last rescan; 0 if none has.
+static LOADING_SINCE: AtomicU64 = AtomicU64::new(0);
+
+/// Notes that objects are about to be loaded. Their initialisers run before they can be reported.
+pub(crate) fn note_load() {
+    let _ = LOADING_SINCE.compare_exchange(0, clock::now(), Ordering::Relaxed, Ordering::Relaxed);
+}
+
 /// Rescans the loaded objects if they may have changed.
 pub(crate) fn refresh(recording: &Recording) {
     if snapshot::take_stale()
         && let Some(agent) = agent::get()
     {
-        modules::rescan(Stage::Later, &agent.names, &mut ModuleNews(recording));
+        let since = LOADING_SINCE.swap(0, Ordering::Relaxed);
+        modules::rescan(Stage::Later, &agent.names, &mut ModuleNews { recording, since });
         recording.announce_change();
     }
 }
@@ -56,7 +66,18 @@ fn push_number(text: &mut Vec<u8>, number: u8) {
 }
 
 /// A listener that appends records of loads and unloads.
-pub(crate) struct ModuleNews<'a>(pub(crate) &'a Recording);
+pub(crate) struct ModuleNews<'a> {
+    recording: &'a Recording,
+    /// When new objects may have been mapped first; 0 for now.
+    since: u64,
+}
+
+impl<'a> ModuleNews<'a> {
+    /// For what is loaded or unloaded now.
+    pub(crate) fn new(recording: &'a Recording) -> Self {
+        Self { recording, since: 0 }
+    }
+}
 
 impl Listener for ModuleNews<'_> {
     fn loaded(&mut self, object: &Object) {
@@ -71,10 +92,11 @@ impl Listener for ModuleNews<'_> {
                 reserved: 0,
             })
             .collect();
+        let ticks = if self.since == 0 { clock::now() } else { self.since };
         append(
-            self.0,
+            self.recording,
             &DurableRecord::Module(record::Module {
-                ticks: clock::now(),
+                ticks,
                 id: object.id,
                 start: object.start,
                 end: object.end,
@@ -85,12 +107,12 @@ impl Listener for ModuleNews<'_> {
             }),
         );
         if let Some(found) = &object.python {
-            tell_interpreter(self.0, found);
+            tell_interpreter(self.recording, found);
         }
     }
 
     fn unloaded(&mut self, object: &Object) {
         let gone = record::ModuleGone { ticks: clock::now(), id: object.id };
-        append(self.0, &DurableRecord::ModuleGone(gone));
+        append(self.recording, &DurableRecord::ModuleGone(gone));
     }
 }

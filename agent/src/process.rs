@@ -283,7 +283,7 @@ pub(crate) fn become_child() {
         Ok(recording) => recording,
         Err(failure) => return agent.directory.note_failure(myself, &failure),
     };
-    modules::tell_all(&mut ModuleNews(recording));
+    modules::tell_all(&mut ModuleNews::new(recording));
     begin(agent, recording, threads::restart_after_fork);
 }
 

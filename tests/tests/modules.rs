@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use selfwind_profile::profile_file::{Event, ModuleInfo, ProfileReader};
-use selfwind_tests::recording::Recorder;
+use selfwind_tests::recording::{Recorder, record_unharmed};
+use selfwind_tests::target::Target;
 
 /// What identifies a module in memory: its bias and build-id.
 type Key = (u64, String);
@@ -59,5 +60,22 @@ fn every_module_is_where_findshlibs_finds_it() {
     }
     for module in &recorded {
         assert!(told.contains_key(&key(module)), "findshlibs does not know {module:#x?}");
+    }
+}
+
+/// Its code runs before `dlopen` returns.
+#[test]
+fn a_library_has_names_while_it_is_loaded() {
+    let library = Target::c("initialised_library").shared("libinitialised.so").build();
+    let program = Target::c("loads_initialised").build();
+    let directory = library.parent().expect("it is in one").as_os_str();
+    for path in [library.as_os_str(), library.file_name().expect("it has one")] {
+        let recorder = Recorder::at(997).env("LD_LIBRARY_PATH", directory);
+        let recording = record_unharmed(&recorder, &program, &[path]);
+        let folded = recording.folded();
+        for function in ["in_resolver", "in_constructor"] {
+            assert!(folded.inclusive(function) > 20, "{path:?}: {folded:?}");
+        }
+        assert_eq!(folded.inclusive("[unknown]"), 0, "{path:?}: {folded:?}");
     }
 }

@@ -45,6 +45,9 @@ unsafe extern "C" fn plan_dlopen(path: *const c_char) -> usize {
         let name = unsafe { CStr::from_ptr(path) }.to_bytes();
         !name.contains(&b'/') || name.contains(&b'$')
     };
+    if !path.is_null() {
+        module_news::note_load();
+    }
     match DLOPEN.address() {
         Some(real) if searched && GLIBC_VERSION.address().is_some() => {
             // The new objects are registered by the next interposed call, most often `dlsym`.
