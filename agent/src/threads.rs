@@ -417,7 +417,7 @@ pub(crate) fn register_existing(recording: &Recording, present: Present) {
         kernel::sleep(PAUSE_NS);
         blocked = register_listed(recording, present);
     }
-    if blocked > 0 {
+    if blocked > 0 && recording.sources.clock.is_some() {
         let text =
             alloc::format!("{blocked} threads, as long as they block signal {}", sampling_signal::get());
         journal::tell_setting(recording, b"not sampled", text.as_bytes());

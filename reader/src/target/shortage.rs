@@ -1,9 +1,10 @@
-//! Explains errors that come from a resource limit: which limit, its value, and what to do.
+//! Explains errors that come from a resource limit or a lack of permission: which one, and what to do.
 
 use std::io;
 
 use nix::libc;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
+use nix::unistd::geteuid;
 
 /// The error, with the limit that caused it.
 pub(crate) fn explain(error: &io::Error) -> String {
@@ -20,6 +21,16 @@ pub(crate) fn explain(error: &io::Error) -> String {
             format!("{error}: free some space there, or choose another file")
         }
         _ => error.to_string(),
+    }
+}
+
+/// The way out for a user who may not inspect a process.
+pub(crate) fn of_permission() -> &'static str {
+    match geteuid().is_root() {
+        true => {
+            ", although selfwind runs as root: a security module, or a lack of capabilities (CAP_SYS_PTRACE) in this container or user namespace"
+        }
+        false => "; run selfwind as its user, or as root",
     }
 }
 

@@ -88,7 +88,8 @@ pub(super) struct Sampler<'b> {
     processes: BTreeMap<u32, Process>,
     samples: &'b Sender<Event>,
     told: HashSet<u16>,
-    has_complained: bool,
+    /// Microseconds for which it is not known what a thread waited for.
+    hidden_us: u64,
     lacks_files: bool,
     looks: u32,
     /// Time before this does not count (CLOCK_MONOTONIC).
@@ -106,7 +107,7 @@ impl<'b> Sampler<'b> {
             processes,
             samples,
             told,
-            has_complained: false,
+            hidden_us: 0,
             lacks_files: false,
             looks: 0,
             since_ns,
@@ -337,7 +338,8 @@ impl<'b> Sampler<'b> {
             Wait::Hidden => HIDDEN,
             Wait::Stopped => STOPPED,
         };
-        self.name(id, mark);
+        self.name(mark);
+        self.complain_if_hidden(id, &span);
         let (frames, end) = match span.stack {
             Some(stack) => (stack.frames.clone(), stack.end),
             // Replaced later by its last stack while running.
@@ -372,8 +374,8 @@ impl<'b> Sampler<'b> {
         }
     }
 
-    /// Emits the name of a marker frame before its first sample, and once a note if the cause of waits cannot be read.
-    fn name(&mut self, process: u32, mark: u16) {
+    /// Emits the name of a marker frame before its first sample.
+    fn name(&mut self, mark: u16) {
         if !self.told.insert(mark) {
             return;
         }
@@ -386,7 +388,16 @@ impl<'b> Sampler<'b> {
         let start = WALL_MARKS + u64::from(mark);
         let symbol = KernelSymbol { start, end: start + 1, name: name.into(), module: String::new() };
         let _ = self.samples.send(Event::KernelSymbol(symbol));
-        if mark == HIDDEN && !std::mem::replace(&mut self.has_complained, true) {
+    }
+
+    /// Emits a note once it is so long unknown what threads wait for that it matters.
+    fn complain_if_hidden(&mut self, process: u32, span: &WaitSpan) {
+        const MATTERS_US: u64 = 10_000;
+        if span.wait != Wait::Hidden || self.hidden_us > MATTERS_US {
+            return;
+        }
+        self.hidden_us += u64::from(span.us);
+        if self.hidden_us > MATTERS_US {
             let value = "where threads wait is hidden (/proc/PID/task/TID/syscall: the same user or root, a dumpable process, \
                          and with kernel.yama.ptrace_scope 1 a command started by record); their time is counted all the same";
             self.note(process, value);

@@ -2,7 +2,7 @@
 
 use std::io;
 
-use crate::target::agent_file;
+use crate::target::{agent_file, shortage};
 
 /// Why the agent cannot be injected into a process, and what to do.
 #[derive(Debug, thiserror::Error)]
@@ -243,9 +243,7 @@ impl InjectError {
             "1" if !is_root => "kernel.yama.ptrace_scope is 1, so only its parent and root may; run selfwind as root, or permit it: `sudo sysctl kernel.yama.ptrace_scope=0`".into(),
             "2" if !is_root => "kernel.yama.ptrace_scope is 2, so only root may; run selfwind as root".into(),
             "3" => "kernel.yama.ptrace_scope is 3, which forbids it until the next boot".into(),
-            _ if is_root => format!(
-                "{error}, although selfwind runs as root: a security module, or a lack of capabilities (CAP_SYS_PTRACE) in this container or user namespace"
-            ),
+            _ if is_root => format!("{error}{}", shortage::of_permission()),
             _ => format!("{error}; it may have changed its user or set PR_SET_DUMPABLE to 0; run selfwind as root"),
         };
         Self::Denied { pid, why }

@@ -15,6 +15,7 @@ use crate::target::attach::request::RequestChannel;
 use crate::target::attach::{AttachError, read_tsc};
 use crate::target::clock::{TraceClock, monotonic_ns};
 use crate::target::region_name::RegionName;
+use crate::target::shortage;
 use crate::target::translate::Translator;
 
 /// Why no request can be sent to a process.
@@ -24,7 +25,7 @@ pub(crate) enum TargetError {
     #[error("process {0} does not exist; `selfwind list` shows what runs with the agent")]
     NoProcess(u32),
     /// Its mappings cannot be read.
-    #[error("process {pid}: cannot inspect it: {error}; run selfwind as its user, or as root")]
+    #[error("process {pid}: cannot inspect it: {error}{}", shortage::of_permission())]
     Denied {
         /// The process.
         pid: u32,
