@@ -40,7 +40,8 @@ const BUSY: Duration = Duration::from_secs(1);
 const SHORT_INTERVAL: Duration = Duration::from_millis(2);
 /// How long a program counts as just started.
 const NEW: Duration = Duration::from_millis(100);
-/// How often to look at a process whose program has run for longer than [`NEW`], or has the agent: it may execute another one.
+/// How often, at least, to look at a process whose program has run for longer than [`NEW`], or has the agent: it may execute
+/// another one.
 const RECHECK: Duration = Duration::from_millis(250);
 /// How long a program gets to set up its own signal handlers before the agent is injected, and the CPU time for that. A process
 /// that uses less has nothing to sample, and is left alone.
@@ -318,7 +319,7 @@ impl Watched {
     fn is_due(&self) -> bool {
         let is_new = !self.is_settled && self.since.elapsed() < NEW;
         // Most that execute another program do so soon.
-        let recheck = self.injected.map_or(RECHECK, |injected| (injected.elapsed() / 4).min(RECHECK));
+        let recheck = (self.injected.unwrap_or(self.since).elapsed() / 4).min(RECHECK);
         is_new || self.checked.elapsed() >= recheck
     }
 
