@@ -12,6 +12,7 @@ use shm_format::record::{DurableRecord, Thread};
 
 use crate::activity::Active;
 use crate::clock;
+use crate::learned_stack;
 use crate::recording::{self, Clock, Recording};
 use crate::slot::{self, Slot};
 use crate::sys;
@@ -85,7 +86,7 @@ pub(crate) fn adopt(tid: u32) -> Option<&'static Slot> {
     {
         end(recording, slot, slot.sequence());
     } else if known.is_some() {
-        return known;
+        return known.inspect(|slot| learned_stack::forget_earlier(slot));
     }
     // First, so that there is a slot for this thread.
     recording.into_iter().for_each(reap);

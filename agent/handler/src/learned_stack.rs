@@ -49,9 +49,9 @@ pub(crate) fn learn(slot: &Slot, sp: u64) -> Bounds {
     slot.learn_stack(Bounds { low, high })
 }
 
-/// Forgets the stack of an earlier thread with the same id. The calling thread must have a control block.
+/// Forgets the stack of an earlier thread with the same id as the calling one, which has found `slot` by its id.
 pub(crate) fn forget_earlier(slot: &Slot) {
-    if slot.has_learned_stack() && arch::pthread_self() != Some(slot.stack().high) {
+    if slot.has_learned_stack() && arch::thread_pointer() != Some(slot.stack().high) {
         slot.set_stack(Bounds::NONE);
     }
 }

@@ -31,8 +31,7 @@ pub(crate) fn own_slot(sp: u64) -> Option<&'static Slot> {
 /// The slot of the calling thread if no thread has a note, because the agent was injected.
 #[cold]
 fn without_note() -> Option<&'static Slot> {
-    let slot = if arch::has_thread_word() { None } else { discovery::adopt(sys::thread_id()) };
-    slot.inspect(|slot| learned_stack::forget_earlier(slot))
+    if arch::has_thread_word() { None } else { discovery::adopt(sys::thread_id()) }
 }
 
 /// Walks the stack of the calling thread from `registers`; the frames are in the stack cache of `bench`, which the caller

@@ -7,6 +7,7 @@ use shm_format::{Loss, Skip};
 
 use crate::activity::is_filtered;
 use crate::discovery;
+use crate::learned_stack;
 use crate::outcome::Missed;
 use crate::slot::{self, Slot};
 use crate::sys;
@@ -96,10 +97,11 @@ fn verify(slot: &'static Slot, noted: Option<&Slot>) -> Result<&'static Slot, Mi
 
 /// As [`verify`], for a discovered thread: its thread-local storage is left alone.
 fn verify_discovered(slot: &'static Slot) -> Result<&'static Slot, Missed> {
-    match is_filtered() || slot.tid() == sys::thread_id() {
-        true => Ok(slot),
-        false => Err(Missed::Skipped(Skip::DisabledThread)),
+    if !is_filtered() && slot.tid() != sys::thread_id() {
+        return Err(Missed::Skipped(Skip::DisabledThread));
     }
+    learned_stack::forget_earlier(slot);
+    Ok(slot)
 }
 
 /// Finds or creates the slot of a thread that has none noted, or is not on its own stack.
