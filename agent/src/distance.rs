@@ -2,6 +2,9 @@
 //!
 //! The distance to the next sample is exponentially distributed, so that an item of size S is sampled with probability
 //! `1 - exp(-S/R)`, independently of earlier ones. The reader divides by that probability.
+//!
+//! What must never happen here: floating-point arithmetic. The program may have it fault on inexact results, and sees in
+//! its flags that there were some.
 
 /// Draws the distance to the next sample, with mean `mean`. A mean of 1 gives 0, so that everything is sampled.
 ///
@@ -11,13 +14,18 @@ pub(crate) fn draw(state: &mut u64, mean: u64) -> u64 {
     if *state == 0 {
         *state = seed(core::ptr::from_ref(state) as u64);
     }
-    let uniform = (next(state) >> 11) as f64 * (1.0 / (1u64 << 53) as f64);
+    let random = next(state);
     match mean {
         0 | 1 => 0,
-        // 1 - uniform is greater than 0.
-        _ => (negative_logarithm(1.0 - uniform) * mean as f64) as u64 + 1,
+        _ => {
+            let distance = (u128::from(negative_logarithm(random)) * u128::from(mean)) >> FRACTION;
+            u64::try_from(distance).unwrap_or(u64::MAX).saturating_add(1)
+        }
     }
 }
+
+/// Binary digits of a fraction.
+const FRACTION: u32 = 32;
 
 /// A seed for the random numbers of one thread, from an address that no other thread shares.
 fn seed(address: u64) -> u64 {
@@ -38,15 +46,16 @@ fn next(state: &mut u64) -> u64 {
     x.wrapping_mul(0x2545_f491_4f6c_dd1d)
 }
 
-/// `-ln(x)` for x in (0, 1]: the exponent, plus for the mantissa m in [1, 2) the series of
-/// `ln(m) = 2 artanh((m - 1) / (m + 1))`. Its argument is below 1/3, so nine terms are accurate to 1e-9.
-fn negative_logarithm(x: f64) -> f64 {
-    const BITS: u32 = 52;
-    let bits = x.to_bits();
-    let exponent = (bits >> BITS) as i64 - 1023;
-    let mantissa = f64::from_bits(bits & ((1 << BITS) - 1) | 1023 << BITS);
-    let z = (mantissa - 1.0) / (mantissa + 1.0);
-    let square = z * z;
-    let series = (0..9).rev().fold(0.0, |sum, term| sum * square + 1.0 / f64::from(2 * term + 1));
-    -(exponent as f64 * core::f64::consts::LN_2 + 2.0 * z * series)
+/// `-ln(x / 2^64)`, in units of `2^-FRACTION`, for x > 0: the exponent, minus for the mantissa m in [1, 2) the series of
+/// `ln(m) = 2 artanh((m - 1) / (m + 1))`. Its argument is below 1/3, so nine terms are accurate to 4e-9.
+fn negative_logarithm(x: u64) -> u64 {
+    const ONE: u64 = 1 << FRACTION;
+    const LN_2: u64 = 2_977_044_472;
+    let zeros = x.leading_zeros();
+    // Without its first digit, which is 1.
+    let mantissa = x.wrapping_shl(zeros) << 1 >> FRACTION;
+    let z = (mantissa << FRACTION) / (2 * ONE + mantissa);
+    let square = (z * z) >> FRACTION;
+    let series = (0..9).rev().fold(0, |sum, term| ((sum * square) >> FRACTION) + ONE / (2 * term + 1));
+    (u64::from(zeros + 1) * LN_2).saturating_sub((2 * z * series) >> FRACTION)
 }
