@@ -7,6 +7,7 @@
 use shm_format::{AllocationNonce, BlockId, Committed, Loss, Skip};
 use unwind::End;
 
+use crate::arch::AnyAlignment;
 use crate::caller::Caller;
 pub use crate::caller::Note;
 use crate::clock;
@@ -72,6 +73,7 @@ fn around(
     if recording.is_over() {
         return Err(Missed::Skipped(Skip::Stopped));
     }
+    let _any_alignment = AnyAlignment::new();
     let slot = own_slot(caller.stack_pointer).ok_or(Missed::Skipped(Skip::DisabledThread))?;
     let _entered = slot.enter(caller.stack_pointer).ok_or(Missed::Skipped(Skip::Nested))?;
     if !recording.is_current() {

@@ -1,9 +1,10 @@
 //! Everything that runs inside the sampling signal handler.
 //!
 //! The handler may interrupt a thread anywhere: while it holds the allocator's or the loader's lock, with two kibibytes
-//! of stack left, or on a stack that the agent does not know. So nothing here allocates, takes a lock, waits, calls
-//! into a C library, touches `errno`, or can panic, and nothing is initialised on first use. A system call is made only
-//! where doing without it would be worse; once the program has installed a seccomp filter, none is made for a sample:
+//! of stack left, on a stack that the agent does not know, or while unaligned accesses fault. So nothing here allocates,
+//! takes a lock, waits, calls into a C library, touches `errno`, or can panic, and nothing is initialised on first use. A
+//! system call is made only where doing without it would be worse; once the program has installed a seccomp filter, none is
+//! made for a sample:
 //!
 //! - any sample: rt_sigprocmask, getpid, process_vm_readv (to read memory that is not known to be mapped), futex (one
 //!   wake-up of a sleeping reader);

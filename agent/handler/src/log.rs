@@ -7,6 +7,7 @@ use shm_format::record::DurableRecord;
 use shm_format::{Loss, Region};
 
 use crate::activity::is_filtered;
+use crate::arch::AnyAlignment;
 use crate::recording::Recording;
 use crate::sys;
 
@@ -17,6 +18,7 @@ const MADV_POPULATE_WRITE: usize = 23;
 
 /// Appends `record`. If there is no room, the record is lost.
 pub(crate) fn append(recording: &Recording, record: &DurableRecord<'_>) -> Result<(), Loss> {
+    let _any_alignment = AnyAlignment::new();
     loop {
         let result = recording.region.append(record);
         if result != Err(Loss::DurableFull) || !grow(&recording.region) {

@@ -256,6 +256,16 @@ pub(crate) unsafe fn load_field(base: u64, offset: u16) -> u64 {
     value
 }
 
+/// Permits unaligned accesses while it exists. Programs cannot forbid them on this architecture.
+pub(crate) struct AnyAlignment;
+
+impl AnyAlignment {
+    #[inline]
+    pub(crate) fn new() -> Self {
+        Self
+    }
+}
+
 /// Makes a system call and returns the kernel's result.
 ///
 /// # Safety

@@ -1,10 +1,13 @@
 //! x86-64 under Linux (System V ABI AMD64, arch/x86/kernel/signal_64.c).
 
+mod alignment;
+
 use core::arch::asm;
 use core::arch::x86_64::{__cpuid, _rdtsc};
 use core::ffi::c_int;
 use core::sync::atomic::{AtomicBool, Ordering};
 
+pub(crate) use alignment::{AnyAlignment, permit_any_alignment};
 use unwind::{Memory, Registers};
 
 /// Pushes registers, the first one first, with call frame information: lines of `asm!`.
@@ -480,6 +483,7 @@ macro_rules! own_signal {
     ($serve:path, $begin:path) => {
         core::arch::naked_asm!(
             ".cfi_startproc",
+            $crate::arch::permit_any_alignment!(),
             $crate::push!(rdi rsi rdx),
             $crate::arch::call_aligned!("{serve}"),
             "mov rcx, rdx",
@@ -509,6 +513,7 @@ macro_rules! guest_signal {
     ($pass:path) => {
         core::arch::naked_asm!(
             ".cfi_startproc",
+            $crate::arch::permit_any_alignment!(),
             $crate::push!(rdi rsi rdx),
             "mov rsi, rdx",
             "lea rdx, [rsp + 24]",
