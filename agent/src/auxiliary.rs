@@ -2,8 +2,8 @@
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
-use handler::learned_stack;
 use handler::sys::PAGE;
+use handler::thread_pointer;
 
 use crate::initial_stack::{AT_BASE, InitialStack};
 use crate::kernel;
@@ -45,7 +45,7 @@ fn note((tag, value): (u64, u64)) {
         AT_PHDR => HEADERS.store(value, Ordering::Relaxed),
         AT_PHNUM => HEADER_COUNT.store(value, Ordering::Relaxed),
         AT_BASE => LOADER.store(value, Ordering::Relaxed),
-        AT_HWCAP2 => learned_stack::note_capabilities(value),
+        AT_HWCAP2 => thread_pointer::note_capabilities(value),
         AT_SYSINFO_EHDR => VDSO.store(value, Ordering::Relaxed),
         // The page it begins in is mapped; nothing but the path itself and eight bytes lies above it.
         AT_EXECFN => STACK_END.store((value & !(PAGE - 1)) + PAGE, Ordering::Relaxed),

@@ -11,16 +11,12 @@ use crate::arch;
 use crate::bounds::Bounds;
 use crate::slot::Slot;
 use crate::sys::{self, PAGE};
+use crate::thread_pointer;
 
 /// Most bytes that are probed at a time.
 const FARTHEST: u64 = 1 << 20;
 /// Pages below the stack pointer that are probed as well, so that a deeper stack need not be probed soon.
 const AHEAD: u64 = 4;
-
-/// Tells of the machine's capabilities: the auxiliary vector's AT_HWCAP2.
-pub fn note_capabilities(capabilities: u64) {
-    arch::note_capabilities(capabilities);
-}
 
 /// The stack of the calling thread, which has `slot`, if `sp` points to it. All signals must be blocked.
 #[cold]
@@ -58,13 +54,11 @@ pub(crate) fn forget_earlier(slot: &Slot) {
 
 /// The address of the calling thread's control block, if that names it.
 fn own_control_block(slot: &Slot) -> Option<u64> {
-    let block = arch::thread_pointer().filter(|block| block % 8 == 0)?;
+    let block = arch::thread_pointer()?;
     let is_own = |offset: &u16| {
         let word = block.checked_add(u64::from(*offset) & !7).filter(|word| sys::is_readable(*word));
         // SAFETY: the aligned word was just probed, and a thread's own block stays mapped.
         word.is_some_and(|word| unsafe { arch::load(word) } as u32 == slot.tid())
     };
-    // SAFETY: the aligned word was just probed.
-    let names_itself = sys::is_readable(block) && unsafe { arch::load(block) } == block;
-    (names_itself && arch::CONTROL_BLOCK_TIDS.iter().any(is_own)).then_some(block)
+    (thread_pointer::names_itself(block) && arch::CONTROL_BLOCK_TIDS.iter().any(is_own)).then_some(block)
 }

@@ -329,6 +329,11 @@ pub(crate) fn thread_word() -> u64 {
     word
 }
 
+/// Where a thread with this thread pointer has that word.
+pub(crate) fn thread_word_address(pointer: u64) -> u64 {
+    pointer
+}
+
 /// Whether threads have that word: not in an injected library.
 pub(crate) fn has_thread_word() -> bool {
     let offset: usize;

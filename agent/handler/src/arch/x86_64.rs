@@ -422,14 +422,23 @@ pub(crate) fn thread_word() -> u64 {
     word
 }
 
+/// Where a thread with this thread pointer has that word; the control block in an injected library.
+pub(crate) fn thread_word_address(pointer: u64) -> u64 {
+    pointer.wrapping_add(thread_word_offset() as u64)
+}
+
 /// Whether threads have that word: not in an injected library.
 pub(crate) fn has_thread_word() -> bool {
-    let offset: usize;
+    thread_word_offset() != 0
+}
+
+fn thread_word_offset() -> usize {
+    let offset;
     // SAFETY: loads the offset that the loader has filled in, or left 0.
     unsafe {
         asm!("mov {}, [rip + selfwind_slot@GOTTPOFF]", out(reg) offset, options(nostack, readonly, preserves_flags));
     }
-    offset != 0
+    offset
 }
 
 /// Sets the agent's thread-local word of the calling thread.

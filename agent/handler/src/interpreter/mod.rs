@@ -21,9 +21,9 @@ use shm_format::MAX_DEPTH;
 use unwind::{End, StackCache, Walk};
 
 use crate::activity::is_filtered;
-use crate::arch;
 use crate::recording::Recording;
 use crate::stack::Bounds;
+use crate::thread_pointer;
 use found::Found;
 pub(crate) use memory::Signals;
 use memory::{Memory, Pages};
@@ -82,7 +82,7 @@ fn find(
 ) -> bool {
     let Scratch { pages, python: work, found, .. } = scratch;
     found.clear();
-    let Some(pointer) = arch::pthread_self() else { return false };
+    let Some(pointer) = thread_pointer::pthread_self() else { return false };
     let &SampledThread { signals, stack: whole_stack, is_only } = sampled;
     let (native, innermost, is_walked, calls) = match *native {
         Native::Walked(native, is_walked) => {

@@ -4,6 +4,7 @@
 //! sender, it refers to a slot or to nothing.
 
 use crate::arch::{set_thread_word, thread_word};
+use crate::thread_pointer;
 
 /// Upper half of every token: no user-space address begins like this.
 const MARK: u64 = 0x5357_534c << 32;
@@ -24,12 +25,14 @@ pub(super) fn number(token: u64) -> Option<usize> {
 /// The calling thread's token, or 0.
 #[inline]
 pub(super) fn read() -> u64 {
-    thread_word()
+    if thread_pointer::is_usable() { thread_word() } else { 0 }
 }
 
 /// Sets the calling thread's token.
 pub(super) fn write(token: u64) {
-    set_thread_word(token);
+    if thread_pointer::is_usable() {
+        set_thread_word(token);
+    }
 }
 
 /// Marks the calling thread as about to end, with its slot released.

@@ -2,8 +2,9 @@
 
 use python_layout::Layout;
 
-use crate::arch::{self, load, load_field};
+use crate::arch::{load, load_field};
 use crate::stack::Bounds;
+use crate::thread_pointer;
 
 /// The largest distance of a block from the thread pointer that is taken for a static one.
 const FARTHEST: u64 = 4096;
@@ -63,7 +64,7 @@ impl ThreadLocals {
     /// in other threads.
     #[must_use]
     pub fn at(address: u64, bytes: u64) -> Self {
-        arch::pthread_self()
+        thread_pointer::pthread_self()
             .map_or_else(Self::default, |pointer| Self::new(pointer.wrapping_sub(address), bytes))
     }
 
