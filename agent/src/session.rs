@@ -65,7 +65,10 @@ impl Failure {
         let (text, error) = match self {
             Failure::Over => ("the recording has ended", None),
             Failure::Directory => ("no session directory that only this user can write to", None),
-            Failure::Proc => ("/proc is not readable; mount it in the root directory of the program", None),
+            Failure::Proc => (
+                "/proc is not readable; mount it in the root directory of the program, or permit the program to read it",
+                None,
+            ),
             Failure::Create(error) => ("cannot create the shared memory file", Some(error)),
             Failure::Room(error) => ("no space for the shared memory file", Some(error)),
             Failure::Map(error) => ("cannot map the shared memory", Some(error)),

@@ -36,6 +36,18 @@ impl Guest {
         Self { child, output }
     }
 
+    /// Whether it says at once that this machine does not support what it is about.
+    pub fn is_unsupported(program: &Path, arguments: &[&str]) -> bool {
+        let mut command = Command::new(program);
+        let mut child = command.args(arguments).stdout(Stdio::piped()).spawn().expect("it was just built");
+        let mut line = String::new();
+        let mut output = BufReader::new(child.stdout.take().expect("piped"));
+        output.read_line(&mut line).expect("readable");
+        let _ = child.kill();
+        child.wait().expect("our child");
+        line == "unsupported\n"
+    }
+
     /// Its process id.
     pub fn pid(&self) -> String {
         self.child.id().to_string()

@@ -102,3 +102,15 @@ fn a_process_that_may_not_read_what_proc_says_of_it_is_recorded() {
     command_is_recorded("privileges", &[program, "60000"], Some("serve"));
     command_is_recorded("root directory without /proc", &[program, "60000", empty], Some("serve"));
 }
+
+/// It cannot create the shared memory file: the recorder does.
+#[test]
+fn a_process_that_may_write_nothing_is_recorded() {
+    let confined = Target::c("confined").build();
+    if Guest::is_unsupported(&confined, &["/bin/true"]) {
+        return skip("the kernel has no Landlock");
+    }
+    let program = Target::c("attach").with("lm", &["-lm"]).build();
+    let (program, confined) = (program.to_str().expect("UTF-8"), confined.to_str().expect("UTF-8"));
+    is_recorded("confined", &[confined], program, Some("heap_work"));
+}

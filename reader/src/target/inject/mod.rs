@@ -176,21 +176,14 @@ pub(crate) fn attach(pid: u32, settings: &Settings) -> Result<Attachment, Inject
         Destination::Flight => flight_directory()?,
         Destination::Session { directory, .. } => directory.clone(),
     };
-    let region = if facts::is_apart(pid) { Some(HandedRegion::new(pid, &directory)?) } else { None };
-    let strings = strings(settings, &directory, region.as_ref());
     let control = present.as_ref().and_then(|present| present.control);
+    let is_apart = facts::is_apart(pid);
+    match start(pid, control, settings, &directory, is_apart) {
+        // It may be confined (Landlock, AppArmor, SELinux), which nothing tells in advance.
+        Err(InjectError::Agent(_)) if !is_apart => start(pid, control, settings, &directory, true),
+        result => result,
+    }?;
     let allocations = settings.sources.have_allocations();
-    let start = Request { command: Command::Start, allocations, settings: &strings, region: region.as_ref() };
-    let started = call_agent(pid, control, start);
-    if let Some(region) = region {
-        match started {
-            Ok(()) => region.replace_others(),
-            // A call that is still in progress has the settings.
-            Err(InjectError::Slow(_)) => {}
-            Err(_) => region.remove(),
-        }
-    }
-    started?;
     if allocations && let Err(error) = redirect(pid as u32) {
         // In a session it was not asked for in particular, so what can be recorded of it is enough.
         let was_asked_for = matches!(settings.destination, Destination::Flight);
@@ -200,6 +193,33 @@ pub(crate) fn attach(pid: u32, settings: &Settings) -> Result<Attachment, Inject
         }
     }
     Ok(if present.is_some_and(|present| present.sampling) { Attachment::Renewed } else { Attachment::New })
+}
+
+/// Has the agent in `pid` start sampling, into a region that it is handed if `hands_over`.
+fn start(
+    pid: i32,
+    control: Option<u64>,
+    settings: &Settings,
+    directory: &Path,
+    hands_over: bool,
+) -> Result<(), InjectError> {
+    let region = hands_over.then(|| HandedRegion::new(pid, directory)).transpose()?;
+    let strings = strings(settings, directory, region.as_ref());
+    let allocations = settings.sources.have_allocations();
+    let started = call_agent(
+        pid,
+        control,
+        Request { command: Command::Start, allocations, settings: &strings, region: region.as_ref() },
+    );
+    if let Some(region) = region {
+        match started {
+            Ok(()) => region.replace_others(),
+            // A call that is still in progress has the settings.
+            Err(InjectError::Slow(_)) => {}
+            Err(_) => region.remove(),
+        }
+    }
+    started
 }
 
 /// Has the agent in `pid` redirect the allocations of all objects that are loaded now.
