@@ -14,6 +14,7 @@ use core::arch::global_asm;
 use core::ffi::CStr;
 use core::sync::atomic::AtomicU64;
 
+use handler::clock::Forbidden;
 use handler::recording::{self, Recording};
 use handler::slot::{self, Slot};
 use shm_format::injection::{Call, Command};
@@ -100,7 +101,11 @@ fn start(call: &'static Call, present: Present) -> Result<(), alloc::vec::Vec<u8
     if config.handed.is_some() {
         handed::receive().map_err(|error| Failure::Create(error).text())?;
     }
-    crate::record_attached(config, present).map_err(|failure| failure.text())?;
+    let forbidden = match call.unfiltered {
+        0 => Forbidden::default(),
+        _ => Forbidden::by_kernel(),
+    };
+    crate::record_attached(config, present, forbidden).map_err(|failure| failure.text())?;
     tell_control(call);
     Ok(())
 }

@@ -82,7 +82,7 @@ use alloc::boxed::Box;
 use alloc::vec::Vec;
 
 use handler::chain;
-use handler::clock;
+use handler::clock::{self, Forbidden};
 use handler::recording::Recording;
 use handler::slot::{self, Slot};
 
@@ -157,8 +157,9 @@ fn record(config: Config, masked: &mut Masked) -> Result<(), Failure> {
 }
 
 /// Starts recording this process, which is already running. All of its threads are treated alike: none registers
-/// itself. `present` describes the calling thread.
-fn record_attached(config: Config, present: Present) -> Result<(), Failure> {
+/// itself. `present` describes the calling thread, `forbidden` what the process has forbidden itself.
+fn record_attached(config: Config, present: Present, forbidden: Forbidden) -> Result<(), Failure> {
+    choose_clock(forbidden);
     let (agent, _, recording) = prepare(config, Stage::Attached)?;
     process::begin(agent, recording, |recording| threads::register_existing(recording, present));
     Ok(())
@@ -171,8 +172,9 @@ fn prepare(config: Config, stage: Stage) -> Result<Prepared, Failure> {
     let stack = InitialStack::find().filter(|_| stage == Stage::Start);
     if stage == Stage::Start {
         auxiliary::read(stack.as_ref());
+        // Exec permits everything again, but the counter, which the loader has read by now.
+        choose_clock(Forbidden::default());
     }
-    choose_clock();
     let directory = Directory::find(&config)?;
     let myself: &'static Myself = Box::leak(Box::new(Myself::read(config.boot)?.named(&config)));
     let names = names(&config);
@@ -199,12 +201,9 @@ fn begin(
     Ok(recording)
 }
 
-/// Uses the kernel's clock if the processor's counter is not reliable.
-fn choose_clock() {
-    if !handler::clock::counter_is_invariant() {
-        // SAFETY: the address of the vDSO's own function, or none.
-        unsafe { handler::clock::use_monotonic(symbols::vdso_clock()) };
-    }
+fn choose_clock(forbidden: Forbidden) {
+    // SAFETY: the address of the vDSO's own function, or none.
+    unsafe { clock::choose(symbols::vdso_clock, forbidden) };
 }
 
 /// The path of a program that the dynamic loader was told to run, as in `ld.so PROGRAM`: to the kernel the loader is the program.

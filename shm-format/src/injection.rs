@@ -65,6 +65,8 @@ pub struct Call {
     pub reply_capacity: u64,
     /// The signal mask of the calling thread outside the call.
     pub mask: u64,
+    /// 1 if the thread has no system call filter, so that the agent may ask the kernel about it; otherwise 0.
+    pub unfiltered: u64,
     /// Set by the agent: address of the code that the loader is to jump to where it notifies debuggers.
     pub hook: u64,
     /// Set by the agent while it waits for the file of its region: the descriptor, plus 1, of the socket on which it
@@ -74,14 +76,14 @@ pub struct Call {
 
 impl Call {
     /// Version of this structure and of the meaning of the commands.
-    pub const VERSION: u64 = 3;
+    pub const VERSION: u64 = 4;
     /// Name of the durable setting that holds [`Call::control`].
     pub const SETTING: &'static [u8] = b"attached";
     /// Name of the durable setting that names the recorder whose death ends the sampling, as `PID-STARTTIME`; empty if
     /// sampling ends on request only.
     pub const RECORDER: &'static [u8] = b"recorder";
     /// Number of 64-bit words of a call.
-    pub const WORDS: usize = 13;
+    pub const WORDS: usize = 14;
 
     /// The call as 64-bit words, as it lies in memory.
     #[must_use]
@@ -98,6 +100,7 @@ impl Call {
             self.reply,
             self.reply_capacity,
             self.mask,
+            self.unfiltered,
             self.hook,
             self.socket,
         ]
@@ -108,4 +111,4 @@ const _: () = assert!(size_of::<Call>() == 8 * Call::WORDS);
 const _: () = assert!(offset_of!(Call, command) == 8 && offset_of!(Call, settings_len) == 24);
 const _: () = assert!(offset_of!(Call, control) == 56 && offset_of!(Call, reply_capacity) == 72);
 const _: () =
-    assert!(offset_of!(Call, mask) == 80 && offset_of!(Call, hook) == 88 && offset_of!(Call, socket) == 96);
+    assert!(offset_of!(Call, mask) == 80 && offset_of!(Call, hook) == 96 && offset_of!(Call, socket) == 104);

@@ -1,6 +1,10 @@
-//! Programs that change how the processor computes: with the agent they behave as without.
+//! Programs that change how the processor computes, or what it may be asked: with the agent they behave as without.
 
-use selfwind_tests::recording::{Recorder, record_unharmed};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use selfwind_tests::attacher::{Attacher, Guest};
+use selfwind_tests::recording::{Recorder, folded, record_unharmed};
+use selfwind_tests::skip::skip;
 use selfwind_tests::target::Target;
 
 fn record_with(events: &[&str], name: &str) {
@@ -37,4 +41,28 @@ fn thread_pointer() {
 #[test]
 fn inexact_faults() {
     record_with(&["cpu", "perf", "alloc", "alloc:4k", "alloc:all", "lock"], "inexact_faults");
+}
+
+/// What would kill it is not done there: the agent asks the kernel first.
+#[test]
+fn running_processes_that_forbid_themselves_the_counter_or_questions() {
+    let program = Target::c("forbids_itself").build();
+    for what in ["counter", "cpuid"] {
+        if Guest::is_unsupported(&program, &[what]) {
+            skip(format!("the processor or the kernel cannot forbid it: {what}"));
+            continue;
+        }
+        for event in ["cpu", "wall", "alloc:all"] {
+            let guest = Guest::start(&program, &[what]);
+            let attacher = Attacher::new();
+            let file = attacher.scratch.join("x.data");
+            let path = file.to_str().expect("UTF-8");
+            let record = ["record", "-q", "-e", event, "-d", "500ms", "-o", path, "-p", &guest.pid()];
+            let recorded = attacher.run(&record);
+            assert_eq!(recorded.status, 0, "{what}, {event}: {}", recorded.stderr);
+            assert!(folded(&file).inclusive("main") > 0, "{what}, {event}: {:?}", folded(&file));
+            kill(Pid::from_raw(guest.child.id() as i32), Signal::SIGTERM).expect("our child");
+            assert_eq!(guest.end(), (Some(0), "done\n".to_owned()), "{what}, {event}");
+        }
+    }
 }

@@ -24,17 +24,40 @@ static SOURCE: AtomicUsize = AtomicUsize::new(COUNTER);
 static STOPPED_SOURCE: AtomicUsize = AtomicUsize::new(COUNTER);
 static STOPPED_AT: AtomicU64 = AtomicU64::new(0);
 
-/// Whether the processor guarantees a constant rate of the counter in every power state.
-pub fn counter_is_invariant() -> bool {
-    arch::counter_is_invariant()
-}
-
-/// Uses CLOCK_MONOTONIC from now on, through the vDSO if it has the function.
+/// Chooses the clock: CLOCK_MONOTONIC, through the vDSO if it has the function, unless the processor guarantees a constant
+/// rate of the counter in every power state. A process that has `forbidden` itself either is not killed.
 ///
 /// # Safety
 /// `vdso` must be the vDSO's `clock_gettime`, and stay mapped.
-pub unsafe fn use_monotonic(vdso: Option<ClockGettime>) {
-    SOURCE.store(vdso.map_or(SYSTEM_CALL, |function| function as usize), Ordering::Relaxed);
+pub unsafe fn choose(vdso: impl FnOnce() -> Option<ClockGettime>, forbidden: Forbidden) {
+    let source = match forbidden {
+        // The vDSO's function reads the counter.
+        Forbidden { counter: true, .. } => SYSTEM_CALL,
+        Forbidden { cpuid: false, .. } if arch::counter_is_invariant() => COUNTER,
+        _ => vdso().map_or(SYSTEM_CALL, |function| function as usize),
+    };
+    SOURCE.store(source, Ordering::Relaxed);
+}
+
+/// What a process has forbidden itself, which would be killed for doing so.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Forbidden {
+    /// To read the processor's counter (PR_SET_TSC).
+    counter: bool,
+    /// To ask the processor what it can do (ARCH_SET_CPUID).
+    cpuid: bool,
+}
+
+impl Forbidden {
+    /// Asks the kernel, which a filter may not permit.
+    pub fn by_kernel() -> Self {
+        let mut mode: libc::c_int = 0;
+        // SAFETY: the kernel writes one integer.
+        unsafe {
+            sys::call(libc::SYS_prctl, [libc::PR_GET_TSC as usize, (&raw mut mode) as usize, 0, 0, 0, 0])
+        };
+        Self { counter: mode == libc::PR_TSC_SIGSEGV, cpuid: !arch::may_ask_processor() }
+    }
 }
 
 /// Whether time is read from the processor's counter.

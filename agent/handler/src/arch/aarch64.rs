@@ -300,6 +300,11 @@ pub(crate) fn counter() -> u64 {
     value
 }
 
+/// Whether the process may ask the processor what it can do.
+pub(crate) fn may_ask_processor() -> bool {
+    true
+}
+
 /// The generic timer runs at a constant rate in every power state (Arm ARM, D12.1.2).
 pub(crate) fn counter_is_invariant() -> bool {
     true

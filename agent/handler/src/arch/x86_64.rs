@@ -391,6 +391,14 @@ pub(crate) fn counter() -> u64 {
     unsafe { _rdtsc() }
 }
 
+/// Whether the process may execute `cpuid`.
+pub(crate) fn may_ask_processor() -> bool {
+    /// arch/x86/include/uapi/asm/prctl.h
+    const ARCH_GET_CPUID: usize = 0x1011;
+    // SAFETY: this operation only reads.
+    unsafe { system_call(libc::SYS_arch_prctl, [ARCH_GET_CPUID, 0, 0, 0, 0, 0]) != 0 }
+}
+
 /// Whether the processor guarantees a constant rate of the counter in every power state (invariant TSC).
 pub(crate) fn counter_is_invariant() -> bool {
     // Every 64-bit processor has this leaf: they all have the next one, for the sizes of addresses. In a virtual machine

@@ -27,7 +27,6 @@ use shm_format::injection::Call;
 use crate::proc::{Mapping, PAGE, Status};
 use crate::target::attach::ptrace::{self, Stop};
 use crate::target::inject::error::InjectError;
-use crate::target::inject::frame;
 use crate::target::inject::gadgets::{Gadgets, Way};
 use crate::target::inject::handed_region::HandedRegion;
 use crate::target::inject::image::{self, Image};
@@ -37,6 +36,7 @@ use crate::target::inject::layout::{
 };
 use crate::target::inject::memory::Memory;
 use crate::target::inject::paused::wait_until_stopped;
+use crate::target::inject::{filter, frame};
 
 /// All signals but those of faults, which would kill the process if blocked.
 const BLOCKED: u64 = !(1 << (libc::SIGSEGV - 1)
@@ -311,6 +311,7 @@ impl<'a> Diversion<'a> {
             reply: data + REPLY,
             reply_capacity: REPLY_ROOM,
             mask: ptrace::signal_mask(self.tid).map_err(|_| self.failed())?,
+            unfiltered: filter::has_none(self.tid).into(),
             ..call
         };
         let bytes = |words: &[u64]| words.iter().flat_map(|word| word.to_le_bytes()).collect::<Vec<u8>>();

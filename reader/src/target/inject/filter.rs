@@ -66,6 +66,11 @@ pub(super) fn check(pid: i32) -> Result<(), InjectError> {
     own_thread::run(pid, || filtered.into_iter().try_for_each(|tid| check_thread(pid, tid, &mut passed)))
 }
 
+/// Whether a thread is known to have no filter.
+pub(super) fn has_none(tid: i32) -> bool {
+    mode(tid, tid).as_deref() == Some(NONE)
+}
+
 fn mode(pid: i32, tid: i32) -> Option<String> {
     Some(Status::of_thread(pid, tid).ok()?.field("Seccomp")?.to_owned())
 }
