@@ -1,7 +1,7 @@
 //! The table of live blocks: the sampled allocations that have not been freed.
 //!
 //! It is in the region's file, behind the answers, so that it survives its process however that ends. The writer finds a
-//! block by its address within a bounded window of entries. A table may have a second part, which gets memory when the first
+//! block by its address within a bounded number of entries. A table may have a second part, which gets memory when the first
 //! is half full: most programs do without it. Threads and signal handlers use the table concurrently and
 //! wait-free. What must never happen here: an unbounded loop, or an address or index taken from the shared memory.
 
@@ -11,8 +11,15 @@ use crate::atomic::{AtomicU64, Ordering, prefetch};
 use crate::layout::PAGE;
 use crate::live_table::{LiveTable, TableKind, TableView};
 
-/// Number of consecutive entries in which a block may be, from the one its address hashes to.
-const WINDOW: usize = 32;
+/// Number of consecutive entries in which a block may be, from the one that belongs to its place in the heap.
+const NEAR: usize = 8;
+/// Number of other entries in which it may be, anywhere.
+const FAR: usize = 32;
+const WINDOW: usize = NEAR + FAR;
+/// Blocks are aligned to 16 bytes.
+const GRAIN: u32 = 4;
+/// 2^64 divided by the golden ratio (Fibonacci hashing).
+const FACTOR: u64 = 0x9e37_79b9_7f4a_7c15;
 /// In place of an address: the entry was never used.
 const NEVER: u64 = 0;
 /// In place of an address: a block is being inserted.
@@ -216,11 +223,24 @@ impl LiveBlocks {
     }
 
     /// The entries of a part in which the block at `address` may be. The number of entries is a power of two.
+    ///
+    /// A page of the heap has its blocks next to each other, in their order: so the table's lines and pages are as hot as the
+    /// program's own. Where other pages have filled that place, its blocks are anywhere.
     #[inline]
     fn window(part: &[Entry], address: u64) -> impl Iterator<Item = &Entry> {
-        let first = ((address >> 4).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as usize;
+        const PLACES: u64 = PAGE as u64 >> GRAIN;
         let mask = part.len().wrapping_sub(1);
-        (0..WINDOW).filter_map(move |step| part.get(first.wrapping_add(step) & mask))
+        let entry = move |index: u64| part.get(index as usize & mask);
+        let place = address >> GRAIN;
+        let page = (place / PLACES).wrapping_mul(FACTOR) >> 32;
+        // Many pages have only one block, at their beginning.
+        let first = page.wrapping_mul(PLACES).wrapping_add(place.wrapping_add(page >> 8) % PLACES);
+        let near = (0..NEAR as u64).filter_map(move |step| entry(first.wrapping_add(step)));
+        let far = (0..FAR as u64).filter_map(move |step| {
+            let first = mix(place);
+            entry(first.wrapping_add(step.wrapping_mul(first >> 24 | 1)))
+        });
+        near.chain(far)
     }
 
     #[inline]
@@ -291,6 +311,12 @@ impl LiveBlocks {
             _ => None,
         }
     }
+}
+
+/// A hash of which each bit depends on all of `value`.
+const fn mix(value: u64) -> u64 {
+    let product = value.wrapping_mul(FACTOR);
+    (product ^ product >> 32).wrapping_mul(FACTOR) >> 16
 }
 
 /// The entry of a block, or one for it, and what that holds in place of an address.
@@ -454,6 +480,25 @@ mod tests {
             let view = BlocksView::find(words).unwrap();
             assert_eq!((view.ids().count(), view.untracked), (32 + kept, 168 - kept as u64));
         });
+    }
+
+    /// However blocks lie in the heap: next to each other, or one per page.
+    #[test]
+    fn three_quarters_of_a_table_are_filled() {
+        const ENTRIES: usize = 1 << 14;
+        for distance in [16, 32, 48, 80, 1024, 4096, 1 << 20] {
+            with_table(ENTRIES, |table, words| {
+                let address = |block: u64| 0x5555_5555_0010 + block * distance;
+                let blocks = 0..ENTRIES as u64 * 3 / 4;
+                for block in blocks.clone() {
+                    table.insert(address(block), BlockId(block));
+                }
+                let view = BlocksView::find(words).unwrap();
+                assert!(view.untracked <= ENTRIES as u64 / 1000, "{distance}: {}", view.untracked);
+                let kept = blocks.filter(|block| table.remove(address(*block)) == Some(BlockId(*block)));
+                assert_eq!(kept.count() as u64 + view.untracked, ENTRIES as u64 * 3 / 4, "{distance}");
+            });
+        }
     }
 
     /// free(NULL) is usual.
