@@ -76,6 +76,7 @@ mod symbols;
 mod thread_list;
 mod thread_status;
 mod threads;
+mod time_namespace;
 mod tracepoints;
 
 use alloc::boxed::Box;

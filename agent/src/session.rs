@@ -18,6 +18,7 @@ use crate::handed;
 use crate::hexadecimal;
 use crate::kernel::{self, Errno, File};
 use crate::live_tables::{self, LiveTables};
+use crate::time_namespace;
 
 /// The part of it that is mapped initially: up to there the reader can extend the pool without the agent's help.
 const FIRST_CHUNKS: usize = 2 << 20;
@@ -123,7 +124,7 @@ impl Myself {
             pid: handler::sys::process_id(),
             proc_pid,
             threads,
-            start_time,
+            start_time: time_namespace::read().initial_start_time(start_time),
             boot_id: boot_id.or_else(read_boot_id).ok_or(Failure::Proc)?,
             nonce: u64::from_le_bytes(nonce),
         })
@@ -170,7 +171,7 @@ fn read_boot_id() -> Option<[u8; 16]> {
 /// A simultaneous reading of the clocks.
 pub(crate) fn anchor() -> Anchor {
     let before = clock::now();
-    let monotonic_ns = kernel::clock_ns(libc::CLOCK_MONOTONIC);
+    let monotonic_ns = time_namespace::initial_monotonic(kernel::clock_ns(libc::CLOCK_MONOTONIC));
     let after = clock::now();
     let realtime_ns = kernel::clock_ns(libc::CLOCK_REALTIME);
     Anchor { ticks: before + after.saturating_sub(before) / 2, monotonic_ns, realtime_ns }

@@ -31,6 +31,7 @@ mod tables;
 mod tail;
 mod target;
 mod terminal;
+mod time_namespace;
 mod top;
 mod wall;
 

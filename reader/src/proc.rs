@@ -10,6 +10,8 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 
+use crate::time_namespace;
+
 /// Page size in bytes, the unit of mappings.
 pub(crate) const PAGE: u64 = shm_format::layout::PAGE as u64;
 
@@ -127,7 +129,7 @@ pub(crate) struct Stat {
     /// CPU time of all threads, in clock ticks (sysconf(_SC_CLK_TCK), a hundredth of a second).
     pub(crate) cpu_ticks: u64,
     pub(crate) threads: u64,
-    /// In clock ticks after boot.
+    /// In clock ticks after boot, as in the initial time namespace.
     pub(crate) start_time: u64,
     /// The id belongs to a thread other than the main one of its process.
     pub(crate) is_other_thread: bool,
@@ -161,7 +163,7 @@ impl Stat {
         let cpu_ticks = number(field(9)?)?.saturating_add(number(field(0)?)?);
         let threads = number(field(4)?)?;
         // Skips itrealvalue.
-        let start_time = number(field(1)?)?;
+        let start_time = time_namespace::own().initial_start_time(number(field(1)?)?);
         // Only the end of a process sends a signal to the parent. The field is the 38th.
         let is_other_thread = field(15).is_some_and(|signal| signal == "-1");
         // `env_end`, the 51st.
@@ -180,7 +182,7 @@ impl Stat {
     }
 }
 
-/// When a process started, in clock ticks after boot; `None` if there is no such process, or only its zombie.
+/// When a process started, in clock ticks after boot, as in the initial time namespace; `None` if there is no such process, or only its zombie.
 pub(crate) fn start_time(pid: u32) -> Option<u64> {
     Stat::of(pid).ok()?.filter(|stat| !stat.is_zombie()).map(|stat| stat.start_time)
 }

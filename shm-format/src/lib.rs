@@ -45,6 +45,7 @@ mod stack;
 mod stack_chain;
 mod stack_copy;
 mod stack_decoder;
+mod time_namespace;
 mod tracepoint;
 pub mod word;
 mod writer;
@@ -78,6 +79,7 @@ pub use stack_copy::{
     COPY_MOST, Copied, CopiedWord, CopyBuffer, CopyEnd, CopyHead, CopyPiece, CopyReader, CopyWriter,
 };
 pub use stack_decoder::{EncodedStack, StackDecoder, Undecodable};
+pub use time_namespace::TimeNamespace;
 pub use tracepoint::{FIELDS_MOST, FieldType, FieldTypes, FieldValue, Fields, TracepointRecord};
 pub use writer::{Committed, Reservation, ThreadCursor};
 

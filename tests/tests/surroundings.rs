@@ -68,6 +68,25 @@ fn another_user_root_or_namespace() {
     }
 }
 
+/// Start times and clocks of the process differ from the recorder's.
+#[test]
+fn another_time_namespace() {
+    let new = ["--time", "--fork", "--boottime", "100000", "--monotonic", "5000"];
+    let mut unshare = Command::new("unshare");
+    if !is_root() || run(unshare.args(new).arg("true")).status != 0 {
+        return skip("no new time namespaces for this user");
+    }
+    let program = Target::c("cpu_shares").build();
+    let arguments: Vec<&str> = new.into_iter().chain([program.to_str().expect("UTF-8")]).collect();
+    for source in ["cpu", "perf", "wall"] {
+        let recording = record_unharmed(&Recorder::default().event(source), Path::new("unshare"), &arguments);
+        let found = recording.folded().inclusive("share_40");
+        // Of one and a half seconds at 499 Hz, or in microseconds.
+        let least = if source == "wall" { 500_000 } else { 250 };
+        assert!(found > least, "{source}: {found}: {:?}", recording.folded());
+    }
+}
+
 /// A program started with a replaced environment gets the agent all the same, and otherwise the given environment.
 #[test]
 fn replaced_environments() {

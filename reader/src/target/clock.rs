@@ -6,10 +6,11 @@ use nix::time::{ClockId, clock_gettime};
 use shm_format::{Anchor, ClockKind, Scale};
 
 use crate::target::attach::read_tsc;
+use crate::time_namespace;
 
-/// CLOCK_MONOTONIC, nanoseconds.
+/// CLOCK_MONOTONIC, nanoseconds, as in the initial time namespace.
 pub(crate) fn monotonic_ns() -> u64 {
-    nanoseconds(ClockId::CLOCK_MONOTONIC)
+    time_namespace::own().initial_monotonic(nanoseconds(ClockId::CLOCK_MONOTONIC))
 }
 
 /// Nanoseconds since 1970.
