@@ -126,6 +126,8 @@ pub(crate) struct Stat {
     state: u8,
     /// Process id of the parent.
     pub(crate) parent: u32,
+    /// The kernel's flags of the thread.
+    flags: u64,
     /// CPU time of all threads, in clock ticks (sysconf(_SC_CLK_TCK), a hundredth of a second).
     pub(crate) cpu_ticks: u64,
     pub(crate) threads: u64,
@@ -160,7 +162,8 @@ impl Stat {
         let mut field = |skip| std::str::from_utf8(fields.nth(skip)?).ok();
         let number = |text: &str| text.parse::<u64>().ok();
         let parent = number(field(0)?)? as u32;
-        let cpu_ticks = number(field(9)?)?.saturating_add(number(field(0)?)?);
+        let flags = number(field(4)?)?;
+        let cpu_ticks = number(field(4)?)?.saturating_add(number(field(0)?)?);
         let threads = number(field(4)?)?;
         // Skips itrealvalue.
         let start_time = time_namespace::own().initial_start_time(number(field(1)?)?);
@@ -168,7 +171,14 @@ impl Stat {
         let is_other_thread = field(15).is_some_and(|signal| signal == "-1");
         // `env_end`, the 51st.
         let has_environment = field(12).is_some_and(|end| end != "0");
-        Some(Self { state, parent, cpu_ticks, threads, start_time, is_other_thread, has_environment })
+        Some(Self { state, parent, flags, cpu_ticks, threads, start_time, is_other_thread, has_environment })
+    }
+
+    /// True if the kernel has made the thread to work for the process, as for io_uring: it runs no code of the program.
+    pub(crate) fn is_kernel_worker(&self) -> bool {
+        /// PF_IO_WORKER, PF_USER_WORKER (include/linux/sched.h).
+        const WORKER: u64 = 0x10 | 0x4000;
+        self.flags & WORKER != 0
     }
 
     /// True if it is stopped, by a signal or a debugger.
@@ -284,6 +294,7 @@ mod tests {
         let expected = Stat {
             state: b'R',
             parent: 9,
+            flags: 4_194_304,
             cpu_ticks: 11,
             threads: 1,
             start_time: 777,

@@ -10,6 +10,7 @@ use selfwind_tests::binary::selfwind;
 use selfwind_tests::outcome::{Outcome, run};
 use selfwind_tests::recording::{Recorder, folded, record_unharmed, stats};
 use selfwind_tests::scratch::Scratch;
+use selfwind_tests::skip::skip;
 use selfwind_tests::target::Target;
 use serde_json::Value;
 
@@ -150,5 +151,23 @@ fn an_idle_thread_costs_next_to_nothing() {
         assert!(recorded[0] - alone[0] <= 4096, "{alone:?} {recorded:?}");
         assert!(recorded[1] - alone[1] <= 64 << 10, "{alone:?} {recorded:?}");
         assert!(folded(&scratch.join("idle.data")).total() < 10_000);
+    }
+}
+
+/// The kernel's workers run no code of the program, so no sample is missing.
+#[test]
+fn kernel_workers() {
+    let program = Target::c("kernel_workers").build();
+    if run(&mut Command::new(&program)).stdout == "unsupported\n" {
+        return skip("no io_uring here");
+    }
+    let scratch = Scratch::new();
+    for event in ["cpu", "perf", "wall"] {
+        let mut record = Command::new(selfwind());
+        record.args(["record", "-e", event, "-o"]).arg(scratch.join("x.data")).arg("--").arg(&program);
+        let outcome = run(&mut record);
+        assert_eq!((outcome.status, &*outcome.stdout), (0, "0 of 60 failed\n"), "{event}");
+        assert!(outcome.stderr.contains("these threads are the kernel's"), "{event}: {}", outcome.stderr);
+        assert!(!outcome.stderr.contains("blocked"), "{event}: {}", outcome.stderr);
     }
 }

@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use selfwind_profile::profile_file::Event;
 
-use crate::proc::{self, threads, used_ns};
+use crate::proc::{self, Stat, threads, used_ns};
 use crate::target::region_name::RegionName;
 use crate::target::request::thread::ThreadState;
 use crate::target::request::{NoStack, RequestOptions, Target, ask};
@@ -109,6 +109,8 @@ struct Watched {
     looks: u32,
     /// Ids of threads that were unknown at the last reading.
     unknown: BTreeSet<u32>,
+    /// The kernel's workers in the process have been reported.
+    tells_workers: bool,
     /// Threads that were found to block the signal.
     blocking: BTreeMap<u32, BlockingThread>,
 }
@@ -207,6 +209,9 @@ impl Watched {
         let before = std::mem::replace(&mut self.unknown, strange.collect());
         let ran = |tid: &u32| used_ns(pid, *tid) >= REGISTERED_AFTER_NS;
         let ran: Vec<u32> = self.unknown.iter().copied().filter(ran).collect();
+        let (workers, ran): (Vec<u32>, Vec<u32>) =
+            ran.into_iter().partition(|&tid| is_kernel_worker(pid, tid));
+        self.tell_workers(name, &workers, told);
         let runs = |tid: &u32| ThreadState::read(pid, *tid).is_ok_and(|state| state.state == 'R');
         let asked: Vec<u32> = ran.iter().copied().filter(|tid| before.contains(tid)).filter(runs).collect();
         if !asked.is_empty() {
@@ -215,6 +220,19 @@ impl Watched {
         self.blocking.retain(|tid, _| self.unknown.contains(tid));
         let is_uncertain = |found: &BlockingThread| found.times < BLOCKING_COUNT;
         ran.iter().any(|tid| self.blocking.get(tid).is_none_or(is_uncertain))
+    }
+
+    /// Reports once that the kernel's workers have run.
+    fn tell_workers(&mut self, name: &RegionName, workers: &[u32], told: &Sender<Blocking>) {
+        let pid = name.pid;
+        let busy = workers.iter().find(|&&tid| used_ns(pid, tid) >= BLOCKING_CPU_NS);
+        let Some(&tid) = busy.filter(|_| !self.tells_workers) else { return };
+        let Ok(ThreadState { name: worker, .. }) = ThreadState::read(pid, tid) else { return };
+        self.tells_workers = true;
+        let text = format!(
+            "process {pid}: {worker} and others like it; these threads are the kernel's, and run no code of the program"
+        );
+        let _ = told.send(Blocking { region_nonce: name.nonce, text });
     }
 
     fn ask(&mut self, name: &RegionName, tids: &[u32], told: &Sender<Blocking>) {
@@ -238,6 +256,10 @@ impl Watched {
             }
         }
     }
+}
+
+fn is_kernel_worker(pid: u32, tid: u32) -> bool {
+    Stat::of_thread(pid, tid).is_some_and(|stat| stat.is_kernel_worker())
 }
 
 #[cfg(test)]
