@@ -149,7 +149,10 @@ fn an_idle_thread_costs_next_to_nothing() {
         let recorded = words(run(&mut command));
         println!("{more:?}: alone {alone:?}, recorded {recorded:?} (resident, mapped)");
         assert!(recorded[0] - alone[0] <= 4096, "{alone:?} {recorded:?}");
-        assert!(recorded[1] - alone[1] <= 64 << 10, "{alone:?} {recorded:?}");
+        // Room for two signal frames, which are larger where processors have more registers.
+        // SAFETY: reads the auxiliary vector.
+        let frame = unsafe { libc::getauxval(libc::AT_MINSIGSTKSZ) } as i64;
+        assert!(recorded[1] - alone[1] <= (56 << 10) + 2 * frame, "{alone:?} {recorded:?}");
         assert!(folded(&scratch.join("idle.data")).total() < 10_000);
     }
 }
