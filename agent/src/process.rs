@@ -133,7 +133,7 @@ fn make_way(recording: &Recording) {
 /// Leaves ITIMER_PROF to the program.
 pub(crate) fn give_timer_up(recording: &Recording) {
     recording.process_time.give_up();
-    let why = b"the program uses ITIMER_PROF itself, and no other timer is left (ulimit -i)";
+    let why = b"the program uses ITIMER_PROF itself (gcc -pg, or ulimit -i leaves it no other timer)";
     journal::tell_setting(recording, b"not sampled", why);
 }
 

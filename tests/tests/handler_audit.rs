@@ -91,6 +91,7 @@ fn it_exports_only_interposed_functions() {
 /// C library functions whose use by the program the agent may have to see.
 const INTERPOSED: &str = "
     pthread_create pthread_exit pthread_setname_np pthread_sigmask thrd_create clone fork _Fork vfork
+    __monstartup
     sigaction __sigaction sigaltstack signal bsd_signal __bsd_signal sysv_signal __sysv_signal ssignal sigset sigignore sigprocmask
     sigwait sigwaitinfo sigtimedwait sigpending sigvec siginterrupt signalfd sigsuspend sighold sigrelse
     setitimer getitimer timer_create timer_settime timer_gettime timer_getoverrun timer_delete

@@ -8,7 +8,7 @@ use std::process::Command;
 
 use selfwind_tests::binary::selfwind;
 use selfwind_tests::outcome::{Outcome, run};
-use selfwind_tests::recording::{Recorder, record_unharmed};
+use selfwind_tests::recording::{Recorder, folded, record_unharmed};
 use selfwind_tests::scratch::Scratch;
 use selfwind_tests::skip::skip;
 use selfwind_tests::target::Target;
@@ -162,4 +162,32 @@ fn a_graph_of_a_command_without_samples_is_no_failure() {
         run(Command::new(selfwind()).args(["record", "-F", "1", "-o"]).arg(&graph).args(["--", "true"]));
     assert_eq!(outcome.status, 0, "{}", outcome.stderr);
     assert!(std::fs::read_to_string(graph).expect("it was written").trim_end().ends_with("</svg>"));
+}
+
+/// Ticks of 10 ms in the histograms of a profile that a program compiled with `-pg` leaves (gmon_out.h): a header of 20 bytes, then
+/// records, of which a histogram has the tag 0, 8 bytes each of its lowest and highest address, 4 of the number of its counters
+/// and 20 more, and the counters of 2 bytes.
+fn gprof_ticks(file: &[u8]) -> u64 {
+    assert_eq!((file.get(..4), file.get(20)), (Some(&b"gmon"[..]), Some(&0)), "no histogram comes first");
+    let record = &file[21..];
+    let counters = u32::from_le_bytes(record[16..20].try_into().expect("four bytes")) as usize;
+    let counters = &record[40..40 + 2 * counters];
+    counters.as_chunks().0.iter().map(|counter| u64::from(u16::from_le_bytes(*counter))).sum()
+}
+
+#[test]
+fn gprofs_own_profile_stays_as_it_is() {
+    let program = Target::c("gprof").with("pg", &["-pg"]).build();
+    for event in ["cpu", "itimer", "perf", "wall"] {
+        let scratch = Scratch::new();
+        let mut record = Command::new(selfwind());
+        record.args(["record", "-q", "-F", "997", "-e", event, "-o", "x.data", "--"]).arg(&program);
+        let outcome = run(record.current_dir(scratch.path()));
+        assert_eq!((outcome.status, &*outcome.stdout), (0, "done\n"), "{event}: {}", outcome.stderr);
+        let ticks = gprof_ticks(&std::fs::read(scratch.join("gmon.out")).expect("a profile"));
+        assert!((20..=60).contains(&ticks), "{event}: {ticks} ticks in half a second");
+        let own = folded(&scratch.join("x.data")).inclusive("profiled_work");
+        // ITIMER_PROF is the program's.
+        assert!(own > 0 || event == "itimer", "{event}");
+    }
 }

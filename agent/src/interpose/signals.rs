@@ -7,6 +7,7 @@ use handler::sys;
 
 use super::handlers::{self, Change};
 use super::real::{call_real, fail, real_functions};
+use super::timers;
 use crate::sampling_signal;
 use crate::signals;
 
@@ -17,6 +18,7 @@ real_functions! {
     SIGSET = c"sigset";
     SIGIGNORE = c"sigignore";
     SIGINTERRUPT = c"siginterrupt";
+    MONSTARTUP = c"__monstartup";
 }
 
 const SIG_HOLD: usize = 2;
@@ -244,4 +246,18 @@ pub(super) unsafe fn bare(signal: usize, new: usize, old: usize, set_bytes: usiz
         }
     }
     Some(0)
+}
+
+/// Where glibc starts to collect gprof's profile in a program compiled with `-pg`: it takes SIGPROF and ITIMER_PROF by calls of
+/// its own.
+///
+/// # Safety
+/// For glibc's start-up code to call.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn __monstartup(low: usize, high: usize) {
+    timers::leave_to_program();
+    call_real!(MONSTARTUP as fn(usize, usize) -> (), (low, high), else ());
+    if is_served(sampling_signal::get()) {
+        let _ = signals::take_over();
+    }
 }

@@ -65,6 +65,13 @@ pub(crate) unsafe extern "C" fn setitimer(
     }
 }
 
+/// Called when the program will set the kernel's timer without being seen.
+pub(super) fn leave_to_program() {
+    if is_taken(libc::ITIMER_PROF) {
+        give_up();
+    }
+}
+
 /// Called when no other timer can emulate the program's: it gets the kernel's from now on, and sampling ends.
 fn give_up() {
     let (Some(_active), Some(recording)) = (Active::enter(), own_recording()) else { return };
