@@ -31,6 +31,14 @@ pub(super) struct Stack {
     pub(super) end: End,
 }
 
+impl Stack {
+    /// Whether it reaches the root, without a frame that was guessed.
+    pub(super) fn is_certain(&self) -> bool {
+        self.end.is_complete()
+            && self.frames.iter().all(|frame| Frame::from_bits(*frame).found_by() != FoundBy::Guess)
+    }
+}
+
 /// A walked stack.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct NativeStack {
@@ -153,7 +161,8 @@ impl<'b> Walker<'b> {
         let mut registers = Registers { pc: blocked.pc, r: [UNKNOWN; Registers::COUNT] };
         (registers.r[SP], registers.r[FP]) = (blocked.sp, fp);
         if blocked.call == Some(libc::SYS_vfork as u16) {
-            // It has taken its return address off the stack. Where that was, the child may have put one of the same function.
+            // It has taken its return address off the stack. Where that was, the child may have put one of the same function, or, for
+            // a moment, of the agent.
             let returns_to = blocked.sp.checked_sub(8).and_then(|slot| memory.word(slot));
             registers.r[DI] = returns_to.unwrap_or(UNKNOWN);
         }

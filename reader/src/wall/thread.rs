@@ -4,6 +4,8 @@ use std::fs::File;
 use std::io;
 use std::sync::Arc;
 
+use nix::libc;
+
 use super::blocked::{Blocked, State};
 use super::schedstat::Schedstat;
 use super::stack::Stack;
@@ -150,7 +152,7 @@ impl Thread {
         if let Some((then, ..)) = &self.last
             && *then == counts
         {
-            if has_new_modules {
+            if has_new_modules || self.waits_in_vfork() {
                 self.walk_again(counts, walk);
             }
             self.continue_wait(now, found);
@@ -187,10 +189,16 @@ impl Thread {
         if blocked.call.is_none() && is_stopped() { Wait::Stopped } else { Wait::Blocked(blocked.call) }
     }
 
-    /// Walks an incomplete stack again; the result applies to the whole wait.
+    /// Whether it waits in `vfork`: meanwhile the child runs on the same stack.
+    fn waits_in_vfork(&self) -> bool {
+        const VFORK: u16 = libc::SYS_vfork as u16;
+        matches!(self.last, Some((_, Wait::Blocked(Some(VFORK)), _)))
+    }
+
+    /// Walks a stack again that is incomplete or guessed; the result applies to the whole wait.
     fn walk_again(&mut self, counts: Schedstat, walk: &mut dyn FnMut(Blocked) -> Stack) {
         let Some((_, _, Some(stack))) = &mut self.last else { return };
-        if stack.end.is_complete() {
+        if stack.is_certain() {
             return;
         }
         let Ok(State::Blocked(blocked)) = self.files.state() else { return };
