@@ -1,5 +1,6 @@
 //! The sampling thread of the wall clock: tracks processes and threads, schedules the passes and produces the samples.
 
+use std::cell::OnceCell;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fs::File;
 use std::sync::mpsc::{Receiver, Sender};
@@ -21,7 +22,7 @@ use super::stack::{Stack, Walker};
 use super::thread::{Check, Thread, Wait, WaitSpan};
 use super::thread_ids::ThreadIds;
 use crate::drain::namespaces::PID_HERE;
-use crate::proc;
+use crate::proc::{self, Stat};
 use crate::process_files;
 use crate::target::clock;
 
@@ -259,8 +260,11 @@ impl<'b> Sampler<'b> {
             return true;
         }
         let has_new_modules = std::mem::take(&mut process.has_new_modules);
-        let Process { mem, threads, python, ids, .. } = process;
+        let Process { pid, mem, threads, python, ids, .. } = process;
         python.iter_mut().for_each(Python::begin_pass);
+        let stopped = OnceCell::new();
+        let mut is_stopped =
+            || *stopped.get_or_init(|| Stat::of(*pid).ok().flatten().is_some_and(|stat| stat.is_stopped()));
         threads.retain(|&tid, thread| {
             let mut spans = Vec::new();
             let mut walk = |blocked: Blocked| {
@@ -274,7 +278,13 @@ impl<'b> Sampler<'b> {
                 }
                 whole.into_stack()
             };
-            let look = thread.check(has_new_modules, &mut clock::monotonic_ns, &mut walk, &mut spans);
+            let look = thread.check(
+                has_new_modules,
+                &mut clock::monotonic_ns,
+                &mut walk,
+                &mut is_stopped,
+                &mut spans,
+            );
             let inner = ids.inner(tid);
             found.extend(spans.into_iter().map(|span| (inner, span)));
             if look == Check::Ended {

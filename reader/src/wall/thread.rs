@@ -29,7 +29,7 @@ pub(super) enum Wait {
     Blocked(Option<u16>),
     /// It was blocked, and where cannot be read.
     Hidden,
-    /// It was stopped, outside any system call.
+    /// It was stopped.
     Stopped,
 }
 
@@ -135,13 +135,14 @@ impl Thread {
         self.ready_reported.0 = self.ready_reported.0.saturating_sub(counts.ready_ns);
     }
 
-    /// Checks the thread. `walk` walks the stack of a blocked thread; results go to `found`. With `has_new_modules`, the process has new modules
-    /// since the last check.
+    /// Checks the thread. `walk` walks the stack of a blocked thread, and `is_stopped` tells whether its process is stopped; results go
+    /// to `found`. With `has_new_modules`, the process has new modules since the last check.
     pub(super) fn check(
         &mut self,
         has_new_modules: bool,
         clock: &mut dyn FnMut() -> u64,
         walk: &mut dyn FnMut(Blocked) -> Stack,
+        is_stopped: &mut dyn FnMut() -> bool,
         found: &mut Vec<WaitSpan>,
     ) -> Check {
         let Some(mut counts) = Schedstat::read(&self.files.schedstat) else {
@@ -165,7 +166,9 @@ impl Thread {
             let (wait, stack) = match self.files.state() {
                 Ok(State::Runs) => break,
                 Ok(State::Blocked(blocked)) if blocked.sp == 0 => break,
-                Ok(State::Blocked(blocked)) => (self.wait(blocked), Some(Arc::new(walk(blocked)))),
+                Ok(State::Blocked(blocked)) => {
+                    (self.wait(blocked, is_stopped), Some(Arc::new(walk(blocked))))
+                }
                 Err(error) if error.kind() == io::ErrorKind::PermissionDenied => (Wait::Hidden, None),
                 Err(_) => break,
             };
@@ -183,10 +186,13 @@ impl Thread {
         Check::Lives
     }
 
-    /// Why it does not run.
-    fn wait(&self, blocked: Blocked) -> Wait {
-        let is_stopped = || Stat::of_thread(self.pid, self.tid).is_some_and(|stat| stat.is_stopped());
-        if blocked.call.is_none() && is_stopped() { Wait::Stopped } else { Wait::Blocked(blocked.call) }
+    /// Why it does not run. A debugger may have stopped it alone; a system call that it was in at the stop shows nothing.
+    fn wait(&self, blocked: Blocked, is_stopped: &mut dyn FnMut() -> bool) -> Wait {
+        let alone = || Stat::of_thread(self.pid, self.tid).is_some_and(|stat| stat.is_stopped());
+        if is_stopped() || blocked.call.is_none() && alone() {
+            return Wait::Stopped;
+        }
+        Wait::Blocked(blocked.call)
     }
 
     /// Whether it waits in `vfork`: meanwhile the child runs on the same stack.
