@@ -173,7 +173,7 @@ fn prepare(config: Config, stage: Stage) -> Result<Prepared, Failure> {
     let stack = InitialStack::find().filter(|_| stage == Stage::Start);
     if stage == Stage::Start {
         auxiliary::read(stack.as_ref());
-        // Exec permits everything again, but the counter, which the loader has read by now.
+        // Exec permits everything again but the counter, and that has been read by glibc's loader.
         choose_clock(Forbidden::default());
     }
     let directory = Directory::find(&config)?;

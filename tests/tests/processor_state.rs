@@ -16,7 +16,7 @@ fn record_with(events: &[&str], name: &str) {
     }
 }
 
-/// Neither the handler nor the interposed functions rely on unaligned accesses.
+/// Where the handler and the interposed functions make unaligned accesses, these do not fault.
 #[test]
 fn alignment_check() {
     record_with(&["cpu", "itimer", "perf", "wall", "alloc:4k", "alloc:all", "lock:all"], "alignment_check");

@@ -44,7 +44,7 @@ const OWN_LINKS: u64 = 2;
 /// The agent's name for the process-wide timer, whose signal reaches every thread.
 const PROCESS_TIMER: &str = "itimer";
 
-/// A thread that cannot be sampled.
+/// A thread that cannot be sampled, or several of the kernel's.
 pub(crate) struct Blocking {
     /// Nonce of the region of its process.
     pub(crate) region_nonce: u64,
@@ -77,7 +77,7 @@ impl ThreadSearch {
         Ok(Self { over: Some(over), found, searching: Some(searching) })
     }
 
-    /// Threads found to block the signal, each once.
+    /// Threads found to block the signal, each once, and processes in which the kernel's workers run.
     pub(crate) fn blocking(&self) -> impl Iterator<Item = Blocking> {
         self.found.try_iter()
     }
