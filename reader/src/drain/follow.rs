@@ -15,6 +15,9 @@ use crate::target::attach::Doorbell;
 /// Maximum time between two passes: a lost wake-up, a new process or a renamed thread is noticed by then. A pass takes about
 /// a tenth of a millisecond.
 const POLL_MAX: Duration = Duration::from_millis(250);
+/// The first such time: what a new process takes to examine is done beside its work, and not only when a short one has
+/// ended. Then twice as long each time.
+const POLL_FIRST: Duration = Duration::from_millis(2);
 /// Sleep while writers are short of chunks. A chunk is free again after two to four of these.
 const SHORT_SLEEP: Duration = Duration::from_millis(2);
 
@@ -54,6 +57,7 @@ pub(crate) fn follow(
 ) -> io::Result<Reason> {
     let search = collector.search_threads()?;
     let mut known = doorbell.changes();
+    let mut poll = POLL_FIRST;
     loop {
         let changes = doorbell.changes();
         if std::mem::replace(&mut known, changes) != changes {
@@ -92,7 +96,10 @@ pub(crate) fn follow(
             None => std::thread::sleep(capped(SHORT_SLEEP)),
             // A chunk completed before `prepare_sleep` did not ring the doorbell.
             Some(_) if collector.has_complete() => {}
-            Some(sleep) => sleep.sleep(capped(collector.poll_interval().min(POLL_MAX))),
+            Some(sleep) => {
+                sleep.sleep(capped(collector.poll_interval().min(poll)));
+                poll = (poll * 2).min(POLL_MAX);
+            }
         }
     }
 }

@@ -23,7 +23,7 @@ use crate::drain::sequences::Sequences;
 use crate::drain::stitch::Stitcher;
 use crate::drain::unwinder::Unwinder;
 use crate::sampling::buffer::Buffer;
-use crate::target::attach::Attached;
+use crate::target::attach::{Attached, RegionMemory};
 use crate::target::clock::TraceClock;
 use crate::target::liveness::Liveness;
 use crate::target::translate::{self, Translator};
@@ -203,16 +203,16 @@ impl Process {
         self.located.identity.pid
     }
 
-    /// Acknowledges everything that was read, and detaches. Removes the region of a process that has ended, unless `keep`.
-    /// Returns the path of a removed region.
-    pub(super) fn detach(mut self, keep: bool) -> Option<PathBuf> {
+    /// Acknowledges everything that was read, and detaches. Removes the region of a process that has ended, unless `keep`,
+    /// and returns its path and its memory.
+    pub(super) fn detach(mut self, keep: bool) -> Option<(PathBuf, RegionMemory)> {
         let remove = !keep && !self.is_live();
         if !remove {
             let positions: Positions =
                 (0..).zip(self.positions.iter().copied()).filter(|(_, position)| *position != 0).collect();
             self.attached.acknowledge(&positions);
         }
-        (remove && std::fs::remove_file(&self.path).is_ok()).then_some(self.path)
+        (remove && std::fs::remove_file(&self.path).is_ok()).then(|| (self.path, self.attached.into_memory()))
     }
 
     /// The read positions that changed since the last call. The caller [acknowledges](Self::acknowledge) them once the records

@@ -129,6 +129,11 @@ impl Attached {
         Ok(Self { reader, map, truncated: Cell::new(truncated), file })
     }
 
+    /// Ends the access; the memory of a removed region is freed with what this returns.
+    pub(crate) fn into_memory(self) -> RegionMemory {
+        RegionMemory { _map: self.map, _file: self.file }
+    }
+
     /// True once the file was found to be truncated: data read after that is meaningless.
     pub(crate) fn is_truncated(&self) -> bool {
         self.truncated.get()
@@ -268,6 +273,12 @@ impl Attached {
     pub(crate) fn retire(&mut self, tid: u32, thread_seq: u32) {
         self.take(|reader| reader.retire(tid, thread_seq));
     }
+}
+
+/// The memory of a region that is no longer accessed.
+pub(crate) struct RegionMemory {
+    _map: MmapRaw,
+    _file: File,
 }
 
 /// A region's properties that can be read without draining it.
