@@ -9,6 +9,7 @@ use handler::snapshot;
 use shm_format::record::{self, DurableRecord, Segments};
 
 use crate::agent;
+use crate::allocations;
 use crate::journal::{self, append};
 use crate::modules::{self, Listener, Object, Stage};
 use crate::python;
@@ -29,6 +30,7 @@ pub(crate) fn refresh(recording: &Recording) {
         let since = LOADING_SINCE.swap(0, Ordering::Relaxed);
         modules::rescan(Stage::Later, &agent.names, &mut ModuleNews { recording, since });
         recording.announce_change();
+        allocations::follow_loads();
     }
 }
 

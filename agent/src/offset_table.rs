@@ -19,6 +19,7 @@ const DT_PLTRELSZ: u64 = 2;
 const DT_RELA: u64 = 7;
 const DT_RELASZ: u64 = 8;
 const DT_JMPREL: u64 = 23;
+const DT_RELACOUNT: u64 = 0x6fff_fff9;
 const R_X86_64_GLOB_DAT: u32 = 6;
 const R_X86_64_JUMP_SLOT: u32 = 7;
 
@@ -56,16 +57,20 @@ impl OffsetTable {
         // SAFETY: the caller promises that the object stays loaded.
         let (headers, symbols) = unsafe { (object.program_headers(), Symbols::of_object(object)?) };
         let bias = object.bias;
-        let mut relocations = [(0, 0); 2];
+        let (mut relocations, mut relative) = ([(0, 0); 2], 0);
         let note = |tag, value, address| match tag {
             DT_RELA => relocations[0].0 = address,
             DT_RELASZ => relocations[0].1 = value,
             DT_JMPREL => relocations[1].0 = address,
             DT_PLTRELSZ => relocations[1].1 = value,
+            DT_RELACOUNT => relative = value * size_of::<Relocation>() as u64,
             _ => {}
         };
         // SAFETY: the caller promises that the object stays loaded.
         unsafe { dynamic::each_entry(bias, dynamic::section_of(object)?, note) };
+        // The first ones refer to no symbol.
+        relocations[0].0 += relative;
+        relocations[0].1 -= relocations[0].1.min(relative);
         let protected = headers.iter().find(|header| header.kind == PT_GNU_RELRO).map_or(0..0, |header| {
             let start = bias.wrapping_add(header.address);
             (start & !(PAGE - 1))..(start.wrapping_add(header.memory_size) & !(PAGE - 1))

@@ -298,7 +298,7 @@ pub(crate) fn begin(agent: &'static Agent, recording: &'static Recording, regist
         make_way(recording);
         start_source(recording, agent);
         if recording.sources.have(Probe::Allocations) {
-            allocations::begin(recording, agent.config.allocations);
+            allocations::begin(recording, agent);
         } else {
             allocations::never();
         }

@@ -155,6 +155,16 @@ pub(crate) fn resolve_in(objects: &link_map::StillList, functions: &[&Real]) {
     }
 }
 
+/// The function of this name that the program itself defines, which comes before that of any library.
+#[cfg(feature = "allocations")]
+pub(crate) fn in_program(name: &CStr) -> Option<u64> {
+    // SAFETY: the first object of the list is the program, which is never unloaded; the loader gives its mapped dynamic section.
+    unsafe {
+        let program = link_map::first().as_ref().filter(|program| !program.dynamic.is_null())?;
+        Symbols::of_dynamic(program.bias, program.dynamic, &[])?.find(name, true)
+    }
+}
+
 /// Whether both functions were found, in one object. Only until the agent has started.
 pub(crate) fn are_of_one_object(one: &Real, other: &Real) -> bool {
     let (Some(one), Some(other)) = (one.known(), other.known()) else { return false };

@@ -473,6 +473,26 @@ fn other_allocators_are_counted_once() {
     }
 }
 
+/// Calls of libraries are recorded, whenever these were loaded. Those of the program to its own functions cannot be, and the
+/// profile says so.
+#[test]
+fn a_program_that_defines_malloc_has_the_allocations_of_its_libraries() {
+    let library = Target::c("heap_attached_library").shared("heap-defines/library.so").build();
+    let program = Target::c("defines_malloc").with("dl", &["-ldl"]).build();
+    let recording = recorder("alloc:all").record(&program, &[&library]);
+    assert_eq!(recording.outcome.status, 0, "{}", recording.outcome.stdout);
+    let note = "defines_malloc-dl): the program defines malloc;";
+    assert!(read(&["stats"], &recording.file).contains(note));
+    assert_all_there(&recording.file);
+    let profile = folded(&recording.file, "alloc_objects");
+    let sites = ["in_the_program", "in_the_c_library", "site_library"];
+    assert_eq!(sites.map(|site| profile.inclusive(site)), [0, 1000, 1000]);
+    // The library frees its blocks.
+    assert_eq!(folded(&recording.file, "inuse_objects").inclusive("site_library"), 0);
+    let recording = recorder("alloc:all").record(&Target::c("heap_sites").build(), &["1", "hold"]);
+    assert!(!read(&["stats"], &recording.file).contains("defines malloc"));
+}
+
 fn which(name: &str) -> Option<std::path::PathBuf> {
     let path = std::env::var_os("PATH")?;
     std::env::split_paths(&path).map(|directory| directory.join(name)).find(|file| file.is_file())

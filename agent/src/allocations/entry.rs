@@ -10,7 +10,7 @@ use core::arch::naked_asm;
 use super::allocation_call::Call;
 use super::countdown::{OWNER_AT, PLACE_SHIFT, PLACES, SHARED};
 use super::mode::{self, MODES};
-use super::real::{ALLOCATING, COUNT, REALS};
+use super::real::{ALLOCATING, COUNT, OF_PROGRAM, REALS};
 use super::sampled_pages::{PAGES, SAMPLED_PAGES};
 use super::sampling;
 
@@ -111,7 +111,10 @@ macro_rules! counted {
 }
 
 macro_rules! allocating {
-    ($library:ident $(#[$exported:meta])?, $kind:literal, $name:ident, $size:ident, $gives_up:ident, $counts:ident) => {
+    (
+        $library:ident, $reals:ident $(#[$exported:meta])?, $kind:literal, $name:ident, $size:ident, $gives_up:ident,
+        $counts:ident
+    ) => {
         /// As the C or C++ library says.
         ///
         /// # Safety
@@ -170,7 +173,7 @@ macro_rules! allocating {
                 owner = const OWNER_AT,
                 places = const PLACES,
                 place_shift = const PLACE_SHIFT,
-                reals = sym REALS,
+                reals = sym $reals,
                 before = sym sampling::before,
                 after = sym after,
             )
@@ -179,12 +182,12 @@ macro_rules! allocating {
 }
 
 macro_rules! freeing {
-    ($kind:literal, $name:ident) => {
+    ($reals:ident $(#[$exported:meta])?, $kind:literal, $name:ident) => {
         /// As the C or C++ library says.
         ///
         /// # Safety
         /// As the C or C++ library says.
-        #[unsafe(no_mangle)]
+        $(#[$exported])?
         #[unsafe(naked)]
         #[allow(non_snake_case)]
         pub(crate) unsafe extern "C" fn $name() {
@@ -206,7 +209,7 @@ macro_rules! freeing {
                 kind = const $kind,
                 pages = const PAGES,
                 sampled = sym SAMPLED_PAGES,
-                reals = sym REALS,
+                reals = sym $reals,
                 freed = sym sampling::freed,
             )
         }
@@ -218,15 +221,24 @@ macro_rules! functions {
         allocating { $($kind:literal $name:ident $size:ident $gives_up:ident $counts:ident;)* }
         freeing { $($freeing:literal $free:ident;)* }
     ) => {
-        $(allocating!(preloaded #[unsafe(no_mangle)], $kind, $name, $size, $gives_up, $counts);)*
-        $(freeing!($freeing, $free);)*
+        $(allocating!(preloaded, REALS #[unsafe(no_mangle)], $kind, $name, $size, $gives_up, $counts);)*
+        $(freeing!(REALS #[unsafe(no_mangle)], $freeing, $free);)*
         /// The functions for calls that an injected library redirects.
         mod injected {
             use super::*;
-            $(allocating!(injected, $kind, $name, $size, $gives_up, $counts);)*
+            $(allocating!(injected, REALS, $kind, $name, $size, $gives_up, $counts);)*
         }
         /// The functions to which an injected library redirects calls.
         pub(super) static INJECTED: [unsafe extern "C" fn(); COUNT] = [$(injected::$name,)* $($free,)*];
+        /// The functions for calls to an allocator that the program defines.
+        mod to_program {
+            use super::*;
+            $(allocating!(preloaded, OF_PROGRAM, $kind, $name, $size, $gives_up, $counts);)*
+            $(freeing!(OF_PROGRAM, $freeing, $free);)*
+        }
+        /// The functions to which calls to an allocator that the program defines are redirected.
+        pub(super) static TO_PROGRAM: [unsafe extern "C" fn(); COUNT] =
+            [$(to_program::$name,)* $(to_program::$free,)*];
         // The tables of the real functions have the same order.
         const _: () = assert!([$($kind),*].len() == ALLOCATING && ALLOCATING + [$($freeing),*].len() == COUNT);
     };

@@ -2,11 +2,16 @@
 
 use handler::recording::Recording;
 
+use crate::agent::Agent;
+
 /// There are none.
 pub(crate) fn find_real_functions() {}
 
 /// Nothing is sampled.
-pub(crate) fn begin(_recording: &Recording, _mean: u64) {}
+pub(crate) fn begin(_recording: &Recording, _agent: &Agent) {}
+
+/// Nothing is redirected.
+pub(crate) fn follow_loads() {}
 
 /// Nothing is sampled.
 pub(crate) fn never() {}

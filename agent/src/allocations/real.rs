@@ -41,6 +41,11 @@ unsafe extern "C" fn find_first<const KIND: usize>() {
     )
 }
 
+/// Those of them that the program itself defines; null otherwise. Not among [`REALS`]: there may be a function of the agent's
+/// between these and the C library's, which they call.
+pub(super) static OF_PROGRAM: [AtomicPtr<()>; COUNT] =
+    [const { AtomicPtr::new(core::ptr::null_mut()) }; COUNT];
+
 macro_rules! reals {
     ($($name:literal),* $(,)?) => { [$(Real::new($name)),*] };
 }
@@ -99,6 +104,20 @@ pub(super) fn find_in(objects: &StillList) {
             pointer.store(address as *mut (), Ordering::Relaxed);
         }
     }
+}
+
+/// Looks up those that the program itself defines. False if that is no allocator.
+pub(super) fn find_in_program() -> bool {
+    for (pointer, real) in OF_PROGRAM.iter().zip(&REAL) {
+        let address = symbols::in_program(real.name()).unwrap_or(0);
+        pointer.store(address as *mut (), Ordering::Relaxed);
+    }
+    of_program(MALLOC) != 0 && of_program(FREE) != 0
+}
+
+/// The address of the program's own function with this number, or 0.
+pub(super) fn of_program(number: usize) -> u64 {
+    OF_PROGRAM.get(number).map_or(0, |pointer| pointer.load(Ordering::Relaxed).addr()) as u64
 }
 
 /// The real function with this number, or 0.

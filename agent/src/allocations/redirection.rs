@@ -1,5 +1,6 @@
-//! Redirects the allocations of a process into which the agent was injected: the entries of its objects' offset tables that
-//! refer to the allocator refer to the agent's functions while it records.
+//! Redirects allocations that do not come to the functions which the agent exports: the entries of the objects' offset tables that
+//! refer to the allocator refer to other functions of the agent. These are all allocations of a process into which the agent was
+//! injected, while it records, and those from a program's own allocator.
 //!
 //! An object that is loaded later is redirected by the next call. A forked child inherits the entries; an agent of its own takes
 //! them over. Pointers to functions that the program has stored stay as they are, and so do calls inside of the allocator's
@@ -9,9 +10,11 @@ use handler::sys::PAGE;
 
 use crate::kernel;
 use crate::link_map::{self, StillList};
+use crate::object_info::ObjectInfo;
 use crate::offset_table::{Entry, OffsetTable};
+use crate::symbols;
 
-use super::entry::INJECTED;
+use super::entry::{INJECTED, TO_PROGRAM};
 use super::real::{self, COUNT};
 
 /// Redirects all allocations. False if the loader is busy, or the program has no allocator in a library.
@@ -21,18 +24,7 @@ pub(crate) fn begin() -> bool {
         real::find_in(objects);
         let real: [u64; COUNT] = core::array::from_fn(real::known);
         has_allocator = real::has_allocator();
-        each_entry(objects, &mut |entry| {
-            let address = entry.address();
-            let kind = match real.iter().position(|real| *real == address && address != 0) {
-                Some(kind) => Some(kind),
-                None => entry.unresolved().and_then(real::kind_of).or_else(|| inherited(address)),
-            };
-            if let Some(kind) = kind.filter(|kind| real.get(*kind) != Some(&0))
-                && let Some(own) = INJECTED.get(kind)
-            {
-                entry.replace(address, *own as usize as u64);
-            }
-        });
+        each_entry(objects, &mut |entry| redirect(entry, &real, &INJECTED, inherited));
     });
     is_done && has_allocator
 }
@@ -65,12 +57,47 @@ fn inherited(address: u64) -> Option<usize> {
     })
 }
 
-fn each_entry(objects: &StillList, visit: &mut dyn FnMut(&Entry<'_>)) {
-    objects.visit(&mut |object| {
-        // SAFETY: the object stays loaded during the visit.
-        if let Some(table) = unsafe { OffsetTable::of_object(object) } {
-            table.visit(visit);
-        }
+/// Redirects the calls to an allocator that the program itself defines, as far as its objects are loaded now: they do not come to
+/// the functions that the agent exports. Those of the program to its own functions are not in any table.
+pub(crate) fn begin_for_program() {
+    let theirs: [u64; COUNT] = core::array::from_fn(real::of_program);
+    symbols::visit_objects(&mut |object| {
+        each_entry_of(object, &mut |entry| redirect(entry, &theirs, &TO_PROGRAM, |_| None));
         true
     });
+}
+
+/// Redirects an entry that refers to one of the functions `from`, or will, to that with the same number of `to`. `known` gives the
+/// numbers of further functions by their addresses.
+fn redirect(
+    entry: &Entry<'_>,
+    from: &[u64; COUNT],
+    to: &[unsafe extern "C" fn(); COUNT],
+    known: impl Fn(u64) -> Option<usize>,
+) {
+    let address = entry.address();
+    let kind = match from.iter().position(|from| *from == address && address != 0) {
+        Some(kind) => Some(kind),
+        None => entry.unresolved().and_then(real::kind_of).or_else(|| known(address)),
+    };
+    if let Some(kind) = kind.filter(|kind| from.get(*kind) != Some(&0))
+        && let Some(to) = to.get(kind)
+    {
+        entry.replace(address, *to as usize as u64);
+    }
+}
+
+fn each_entry(objects: &StillList, visit: &mut dyn FnMut(&Entry<'_>)) {
+    objects.visit(&mut |object| {
+        each_entry_of(object, visit);
+        true
+    });
+}
+
+/// The object must stay loaded during the call.
+fn each_entry_of(object: &ObjectInfo, visit: &mut dyn FnMut(&Entry<'_>)) {
+    // SAFETY: the caller keeps the object loaded.
+    if let Some(table) = unsafe { OffsetTable::of_object(object) } {
+        table.visit(visit);
+    }
 }

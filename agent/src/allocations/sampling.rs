@@ -36,7 +36,7 @@ const LEAVE_ALONE: u64 = u64::MAX;
 const NO_BLOCK: u64 = 0;
 
 /// Starts sampling, one allocation per `mean` bytes on average.
-pub(crate) fn begin(recording: &Recording, mean: u64) {
+pub(super) fn begin(recording: &Recording, mean: u64) {
     if link_map::is_without_loader() {
         countdown::SHARED.begin();
         mode::set_all(mode::UNKNOWN);
