@@ -57,20 +57,21 @@ impl OffsetTable {
         // SAFETY: the caller promises that the object stays loaded.
         let (headers, symbols) = unsafe { (object.program_headers(), Symbols::of_object(object)?) };
         let bias = object.bias;
-        let (mut relocations, mut relative) = ([(0, 0); 2], 0);
-        let note = |tag, value, address| match tag {
+        let (mut relocations, mut relative) = ([(0u64, 0u64); 2], 0u64);
+        let note = |tag, value: u64, address| match tag {
             DT_RELA => relocations[0].0 = address,
             DT_RELASZ => relocations[0].1 = value,
             DT_JMPREL => relocations[1].0 = address,
             DT_PLTRELSZ => relocations[1].1 = value,
-            DT_RELACOUNT => relative = value * size_of::<Relocation>() as u64,
+            DT_RELACOUNT => relative = value.saturating_mul(size_of::<Relocation>() as u64),
             _ => {}
         };
         // SAFETY: the caller promises that the object stays loaded.
         unsafe { dynamic::each_entry(bias, dynamic::section_of(object)?, note) };
         // The first ones refer to no symbol.
-        relocations[0].0 += relative;
-        relocations[0].1 -= relocations[0].1.min(relative);
+        let [(first, bytes), _] = &mut relocations;
+        relative = relative.min(*bytes);
+        (*first, *bytes) = (first.wrapping_add(relative), *bytes - relative);
         let protected = headers.iter().find(|header| header.kind == PT_GNU_RELRO).map_or(0..0, |header| {
             let start = bias.wrapping_add(header.address);
             (start & !(PAGE - 1))..(start.wrapping_add(header.memory_size) & !(PAGE - 1))

@@ -1,6 +1,7 @@
 /* Hazard: a program that defines malloc itself, as one does that is linked with an allocator. Its functions come before those of
- * any library. `defines_malloc LIBRARY` allocates 1000 times itself, as often in the C library, and has the library, which it loads
- * then, allocate 1000 times. */
+ * any library. `defines_malloc LIBRARY OTHER` allocates 1000 times itself, as often in the C library, and has the libraries, which
+ * it loads then, allocate 1000 times each. The other one is to prefer the C library's functions, and is bound lazily. */
+#define _GNU_SOURCE
 #include <dlfcn.h>
 #include <stdio.h>
 #include <string.h>
@@ -44,20 +45,26 @@ __attribute__((noinline)) void in_the_c_library(void)
 	sink = strdup("a block");
 }
 
+static int allocate_in(const char *path, int flags)
+{
+	void *library = dlopen(path, flags);
+	void (*allocate)(int) = library ? (void (*)(int))dlsym(library, "allocate") : 0;
+	if (!allocate) {
+		puts(dlerror());
+		return 0;
+	}
+	size_t before = used;
+	allocate(1000);
+	return used - before >= 1000 * 700 ? 1 : 2;
+}
+
 int main(int argc, char **argv)
 {
-	void *library = 0;
 	for (int i = 0; i < 1000; i++) {
 		in_the_program();
 		in_the_c_library();
 	}
-	if (argc > 1)
-		library = dlopen(argv[1], RTLD_NOW);
-	void (*allocate)(int) = library ? (void (*)(int))dlsym(library, "allocate") : 0;
-	if (!allocate) {
-		puts(dlerror());
+	if (argc < 3 || allocate_in(argv[1], RTLD_NOW) != 1)
 		return 1;
-	}
-	allocate(1000);
-	return used < 3000 * 32;
+	return allocate_in(argv[2], RTLD_LAZY | RTLD_DEEPBIND) != 2;
 }

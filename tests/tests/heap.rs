@@ -473,13 +473,16 @@ fn other_allocators_are_counted_once() {
     }
 }
 
-/// Calls of libraries are recorded, whenever these were loaded. Those of the program to its own functions cannot be, and the
-/// profile says so.
+/// Calls of libraries are recorded, whenever these were loaded; each library keeps its allocator. Those of the program to its own
+/// functions cannot be, and the profile says so.
 #[test]
 fn a_program_that_defines_malloc_has_the_allocations_of_its_libraries() {
     let library = Target::c("heap_attached_library").shared("heap-defines/library.so").build();
+    let flags = ["-Wl,-z,lazy", "-Dsite_library=site_of_other"];
+    let other =
+        Target::c("heap_attached_library").with("lazy", &flags).shared("heap-defines/other.so").build();
     let program = Target::c("defines_malloc").with("dl", &["-ldl"]).build();
-    let recording = recorder("alloc:all").record(&program, &[&library]);
+    let recording = recorder("alloc:all").record(&program, &[&library, &other]);
     assert_eq!(recording.outcome.status, 0, "{}", recording.outcome.stdout);
     let note = "defines_malloc-dl): the program defines malloc;";
     assert!(read(&["stats"], &recording.file).contains(note));

@@ -28,16 +28,17 @@ use crate::link_map;
 
 pub(crate) use sampling::never;
 
-/// The program defines an allocator: the calls of libraries that are loaded later have to be redirected, too.
-static FOLLOWS_LOADS: AtomicBool = AtomicBool::new(false);
+/// The program defines an allocator, and the calls of its libraries were redirected.
+static IS_REDIRECTED: AtomicBool = AtomicBool::new(false);
 
 /// Starts sampling. The calls of libraries do not come to the exported functions if the program defines an allocator.
 pub(crate) fn begin(recording: &Recording, agent: &Agent) {
     sampling::begin(recording, agent.config.allocations);
     if real::find_in_program() {
-        // An injected library has redirected all calls.
-        FOLLOWS_LOADS.store(!link_map::is_without_loader(), Ordering::Relaxed);
-        follow_loads();
+        // An injected library has redirected all calls, and a forked child has those of its parent.
+        if !link_map::is_without_loader() && !IS_REDIRECTED.swap(true, Ordering::Relaxed) {
+            redirection::begin_for_program(true);
+        }
         let process = format!("process {} (", handler::sys::process_id());
         let what = b"): the program defines malloc; only calls from its libraries are recorded, and what it frees itself counts as in use";
         let text = [process.as_bytes(), &agent.names.program, what].concat();
@@ -47,8 +48,8 @@ pub(crate) fn begin(recording: &Recording, agent: &Agent) {
 
 /// Redirects the calls of libraries that were loaded meanwhile.
 pub(crate) fn follow_loads() {
-    if FOLLOWS_LOADS.load(Ordering::Relaxed) {
-        redirection::begin_for_program();
+    if IS_REDIRECTED.load(Ordering::Relaxed) {
+        redirection::begin_for_program(false);
     }
 }
 

@@ -24,7 +24,8 @@ pub(crate) fn begin() -> bool {
         real::find_in(objects);
         let real: [u64; COUNT] = core::array::from_fn(real::known);
         has_allocator = real::has_allocator();
-        each_entry(objects, &mut |entry| redirect(entry, &real, &INJECTED, inherited));
+        let known = |entry: &Entry<'_>| number_of(entry).or_else(|| inherited(entry.address()));
+        each_entry(objects, &mut |entry| redirect(entry, &real, &INJECTED, known));
     });
     is_done && has_allocator
 }
@@ -59,29 +60,35 @@ fn inherited(address: u64) -> Option<usize> {
 
 /// Redirects the calls to an allocator that the program itself defines, as far as its objects are loaded now: they do not come to
 /// the functions that the agent exports. Those of the program to its own functions are not in any table.
-pub(crate) fn begin_for_program() {
+///
+/// A library that the program loads may have been told to look for functions elsewhere first (RTLD_DEEPBIND). So only `at_start` is
+/// it certain what the loader has not looked up yet.
+pub(crate) fn begin_for_program(at_start: bool) {
     let theirs: [u64; COUNT] = core::array::from_fn(real::of_program);
+    let known = |entry: &Entry<'_>| if at_start { number_of(entry) } else { None };
     symbols::visit_objects(&mut |object| {
-        each_entry_of(object, &mut |entry| redirect(entry, &theirs, &TO_PROGRAM, |_| None));
+        each_entry_of(object, &mut |entry| redirect(entry, &theirs, &TO_PROGRAM, known));
         true
     });
 }
 
-/// Redirects an entry that refers to one of the functions `from`, or will, to that with the same number of `to`. `known` gives the
-/// numbers of further functions by their addresses.
+/// The number of the function that the loader will look up for this entry.
+fn number_of(entry: &Entry<'_>) -> Option<usize> {
+    entry.unresolved().and_then(real::kind_of)
+}
+
+/// Redirects an entry that refers to one of the functions `from` to that with the same number of `to`. `known` gives the numbers for
+/// further entries.
 fn redirect(
     entry: &Entry<'_>,
     from: &[u64; COUNT],
     to: &[unsafe extern "C" fn(); COUNT],
-    known: impl Fn(u64) -> Option<usize>,
+    known: impl Fn(&Entry<'_>) -> Option<usize>,
 ) {
     let address = entry.address();
-    let kind = match from.iter().position(|from| *from == address && address != 0) {
-        Some(kind) => Some(kind),
-        None => entry.unresolved().and_then(real::kind_of).or_else(|| known(address)),
-    };
-    if let Some(kind) = kind.filter(|kind| from.get(*kind) != Some(&0))
-        && let Some(to) = to.get(kind)
+    let number = from.iter().position(|from| *from == address && address != 0).or_else(|| known(entry));
+    if let Some(number) = number.filter(|number| from.get(*number) != Some(&0))
+        && let Some(to) = to.get(number)
     {
         entry.replace(address, *to as usize as u64);
     }
