@@ -28,9 +28,12 @@ pub(crate) fn refresh(recording: &Recording) {
         && let Some(agent) = agent::get()
     {
         let since = LOADING_SINCE.swap(0, Ordering::Relaxed);
-        modules::rescan(Stage::Later, &agent.names, &mut ModuleNews { recording, since });
+        let mut news = ModuleNews { recording, since, has_loads: false };
+        modules::rescan(Stage::Later, &agent.names, &mut news);
         recording.announce_change();
-        allocations::follow_loads();
+        if news.has_loads {
+            allocations::follow_loads();
+        }
     }
 }
 
@@ -72,17 +75,20 @@ pub(crate) struct ModuleNews<'a> {
     recording: &'a Recording,
     /// When new objects may have been mapped first; 0 for now.
     since: u64,
+    /// An object was loaded.
+    has_loads: bool,
 }
 
 impl<'a> ModuleNews<'a> {
     /// For what is loaded or unloaded now.
     pub(crate) fn new(recording: &'a Recording) -> Self {
-        Self { recording, since: 0 }
+        Self { recording, since: 0, has_loads: false }
     }
 }
 
 impl Listener for ModuleNews<'_> {
     fn loaded(&mut self, object: &Object) {
+        self.has_loads = true;
         let segments: Vec<record::Segment> = object
             .segments
             .iter()
