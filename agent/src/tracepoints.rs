@@ -11,6 +11,7 @@ use core::ffi::{CStr, c_char};
 use core::ptr;
 use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
+use handler::AnyAlignment;
 use handler::clock;
 use handler::recording::{self, Recording};
 use handler::tracepoint::{self, Event};
@@ -250,6 +251,7 @@ unsafe extern "C" fn with_stack(site: &Site, values: *const u64) {
 }
 
 unsafe extern "C" fn record_with_stack(site: &Site, values: *const u64, preserved: &PreservedRegisters) {
+    let _any_alignment = AnyAlignment::permit();
     let Some(recording) = recording::current() else { return };
     if site.is_told(recording) {
         let caller = preserved.caller(with_stack as unsafe extern "C" fn(&Site, *const u64) as usize as u64);

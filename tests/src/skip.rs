@@ -1,8 +1,9 @@
 //! Skips tests that need something which the machine lacks or forbids: the only way to leave something out.
 //!
 //! Each skip is printed, and appended to the file that SELFWIND_SKIPS names, so that `scripts/test` counts and lists
-//! them. With SELFWIND_REQUIRE_ALL=1, as in CI, it is a failure.
+//! them. With SELFWIND_REQUIRE_ALL=1, as in CI, it is a failure, unless no machine of this kind can do it.
 
+use std::ffi::OsString;
 use std::fmt::Display;
 use std::fs::OpenOptions;
 use std::io::Write;
@@ -13,9 +14,21 @@ use std::process::Command;
 /// # Panics
 /// With SELFWIND_REQUIRE_ALL=1.
 pub fn skip(why: impl Display) {
-    let why = why.to_string().split_whitespace().collect::<Vec<_>>().join(" ");
-    let set = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty() && *value != "0");
     assert!(set("SELFWIND_REQUIRE_ALL").is_none(), "skipped although SELFWIND_REQUIRE_ALL is set: {why}");
+    report(why);
+}
+
+/// The same for what the processor cannot do: nothing that could be installed or permitted would help. Never a failure.
+pub fn not_on_this_processor(why: impl Display) {
+    report(format_args!("not on this processor: {why}"));
+}
+
+fn set(name: &str) -> Option<OsString> {
+    std::env::var_os(name).filter(|value| !value.is_empty() && *value != "0")
+}
+
+fn report(why: impl Display) {
+    let why = why.to_string().split_whitespace().collect::<Vec<_>>().join(" ");
     let test = std::env::var("NEXTEST_TEST_NAME")
         .unwrap_or_else(|_| std::thread::current().name().unwrap_or("a thread of a test").to_owned());
     // Bypasses the test harness, which hides the output of passing tests.

@@ -2,12 +2,11 @@
 //!
 //! No signal has saved the registers; the interposing function has saved those that a call preserves. Otherwise the rules
 //! of the signal handler apply (`ordinary_walk`): a thread may hold the loader's lock when it allocates, and a signal
-//! handler may allocate or post a semaphore.
+//! handler may allocate or post a semaphore. The interposing function must have [permitted](crate::AnyAlignment) unaligned accesses.
 
 use shm_format::{AllocationNonce, BlockId, Committed, Loss, Skip};
 use unwind::End;
 
-use crate::arch::AnyAlignment;
 use crate::caller::Caller;
 pub use crate::caller::Note;
 use crate::clock;
@@ -73,7 +72,6 @@ fn around(
     if recording.is_over() {
         return Err(Missed::Skipped(Skip::Stopped));
     }
-    let _any_alignment = AnyAlignment::new();
     let slot = own_slot(caller.stack_pointer).ok_or(Missed::Skipped(Skip::DisabledThread))?;
     let _entered = slot.enter(caller.stack_pointer).ok_or(Missed::Skipped(Skip::Nested))?;
     if !recording.is_current() {

@@ -30,6 +30,8 @@
 #![warn(clippy::indexing_slicing, clippy::panic)]
 #![cfg_attr(test, allow(clippy::disallowed_methods, clippy::disallowed_macros))]
 
+pub use arch::AnyAlignment;
+
 pub mod activity;
 mod adoption;
 mod arch;

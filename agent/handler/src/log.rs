@@ -18,7 +18,7 @@ const MADV_POPULATE_WRITE: usize = 23;
 
 /// Appends `record`. If there is no room, the record is lost.
 pub(crate) fn append(recording: &Recording, record: &DurableRecord<'_>) -> Result<(), Loss> {
-    let _any_alignment = AnyAlignment::new();
+    let _any_alignment = AnyAlignment::permit();
     loop {
         let result = recording.region.append(record);
         if result != Err(Loss::DurableFull) || !grow(&recording.region) {

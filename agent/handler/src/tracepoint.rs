@@ -11,7 +11,6 @@
 use shm_format::{Committed, FieldTypes, Fields, Loss, Skip, StackHead};
 use unwind::Walk;
 
-use crate::arch::AnyAlignment;
 use crate::caller::Caller;
 use crate::clock;
 use crate::ordinary_walk::own_slot;
@@ -49,10 +48,9 @@ impl Event {
         }
     }
 
-    /// Records the event with the stack of `caller`.
+    /// Records the event with the stack of `caller`. Unaligned accesses must be [permitted](crate::AnyAlignment).
     #[inline(never)]
     pub fn record_with_stack(self, recording: &Recording, caller: &Caller) {
-        let _any_alignment = AnyAlignment::new();
         let slot = begin(recording, caller.stack_pointer);
         if let Err(missed) = slot.and_then(|slot| self.write_with_stack(recording, slot, caller)) {
             count_missed(recording, missed);

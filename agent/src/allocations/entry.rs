@@ -7,6 +7,8 @@
 
 use core::arch::naked_asm;
 
+use handler::AnyAlignment;
+
 use super::allocation_call::Call;
 use super::countdown::{OWNER_AT, PLACE_SHIFT, PLACES, SHARED};
 use super::mode::{self, MODES};
@@ -283,6 +285,7 @@ functions! {
 
 /// Hands a call over after it was made.
 unsafe extern "C" fn after(call: &Call, given_up: u64, result: u64) {
+    let _any_alignment = AnyAlignment::permit();
     // At their first instruction, all of them have the same unwind information.
     let entry = INJECTED.get(call.kind().0).map_or(0, |entry| *entry as usize as u64);
     sampling::after(call, entry, given_up, result);

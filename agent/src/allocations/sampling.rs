@@ -2,6 +2,7 @@
 
 use core::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
+use handler::AnyAlignment;
 use handler::call::{self, Note};
 use handler::caller::Caller;
 use handler::recording::{self, Recording};
@@ -57,6 +58,7 @@ pub(crate) fn never() {
 
 /// Runs before a call that may be sampled.
 pub(super) unsafe extern "C" fn before(call: &Call) -> u64 {
+    let _any_alignment = AnyAlignment::permit();
     let mean = MEAN.load(Ordering::Relaxed);
     let Some(own) = countdown::own() else { return LEAVE_ALONE };
     // SAFETY: the thread's own state; a signal handler that interrupts restores it or draws a new distance.
@@ -152,6 +154,7 @@ fn sample(own: &mut Countdown, caller: &Caller, block: u64, size: u64) {
 
 /// Runs before a block is freed that may have been sampled.
 pub(super) unsafe extern "C" fn freed(block: u64) {
+    let _any_alignment = AnyAlignment::permit();
     let _ = take_out(block);
 }
 

@@ -22,6 +22,7 @@ mod watched_call;
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
+use handler::AnyAlignment;
 use handler::call::{self, Note};
 use handler::clock;
 use handler::rate_limit::RateLimit;
@@ -86,6 +87,7 @@ pub(crate) fn thread_ends() {
 
 /// Runs before a call that has to wait, or for which somebody may wait. `entry_of` gives the address of the called function.
 fn before(call: &Call, entry_of: EntryOf) -> Decision {
+    let _any_alignment = AnyAlignment::permit();
     let approach = match call.kind().is_timed_mutex() {
         // SAFETY: the argument of a mutex function.
         true => unsafe { glibc_mutex::approach(call.argument(0)) },
@@ -110,6 +112,7 @@ fn before(call: &Call, entry_of: EntryOf) -> Decision {
 
 /// Runs after the call.
 fn after(call: &Call, entry_of: EntryOf, word: u64) {
+    let _any_alignment = AnyAlignment::permit();
     if word == UNWATCHED {
         return;
     }

@@ -15,6 +15,7 @@ mod mapping_call;
 use core::ops::Range;
 use core::sync::atomic::{AtomicU64, Ordering};
 
+use handler::AnyAlignment;
 use handler::activity::Active;
 use handler::call::{self, Note};
 use handler::recording::{self, Probe, Recording};
@@ -50,6 +51,7 @@ pub(crate) fn lock() -> &'static Lock {
 
 /// Makes a call of the program to the function at `entry`, and records it.
 unsafe extern "C" fn called(call: &Call, entry: u64) -> u64 {
+    let _any_alignment = AnyAlignment::permit();
     let [first, second, third, ..] = call.arguments;
     let taken = match call.kind() {
         Kind::Unmap => take_out(pages(first, second)),

@@ -257,11 +257,12 @@ pub(crate) unsafe fn load_field(base: u64, offset: u16) -> u64 {
 }
 
 /// Permits unaligned accesses while it exists. Programs cannot forbid them on this architecture.
-pub(crate) struct AnyAlignment;
+pub struct AnyAlignment;
 
 impl AnyAlignment {
+    /// Does nothing.
     #[inline]
-    pub(crate) fn new() -> Self {
+    pub fn permit() -> Self {
         Self
     }
 }

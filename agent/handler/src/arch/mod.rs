@@ -31,7 +31,11 @@ mod aarch64;
 mod x86_64;
 
 #[cfg(target_arch = "aarch64")]
+pub use aarch64::AnyAlignment;
+#[cfg(target_arch = "aarch64")]
 pub(crate) use aarch64::*;
+#[cfg(target_arch = "x86_64")]
+pub use x86_64::AnyAlignment;
 #[cfg(target_arch = "x86_64")]
 pub(crate) use x86_64::*;
 

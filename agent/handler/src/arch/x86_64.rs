@@ -7,7 +7,8 @@ use core::arch::asm;
 use core::arch::x86_64::{__cpuid, _rdtsc};
 use core::ffi::c_int;
 
-pub(crate) use alignment::{AnyAlignment, permit_any_alignment};
+pub use alignment::AnyAlignment;
+pub(crate) use alignment::permit_any_alignment;
 pub(crate) use thread_pointer::*;
 use unwind::{Memory, Registers};
 

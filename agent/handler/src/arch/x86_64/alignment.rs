@@ -7,14 +7,16 @@ use core::arch::asm;
 
 const ALIGNMENT_CHECK: u64 = 1 << 18;
 
-/// Permits unaligned accesses while it exists, even if the program has set the flag against them.
-pub(crate) struct AnyAlignment {
+/// Permits unaligned accesses while it exists, even if the program has set the flag against them. AMD's processors check vectors,
+/// too, with which compilers copy and compare.
+pub struct AnyAlignment {
     was_checked: bool,
 }
 
 impl AnyAlignment {
+    /// Reads the flag, and clears it if it is set.
     #[inline]
-    pub(crate) fn new() -> Self {
+    pub fn permit() -> Self {
         let flags: u64;
         // SAFETY: reads the flags by way of the stack.
         unsafe { asm!("pushfq", "pop {}", out(reg) flags, options(preserves_flags)) };
