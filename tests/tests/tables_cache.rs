@@ -211,6 +211,8 @@ fn a_table_made_later_is_used_where_nothing_else_tells_how_to_go_on() {
         }
     };
     wait_for(&program);
+    // The process is told of that one within a quarter of a second.
+    std::thread::sleep(Duration::from_secs(1));
     let name = case.path.file_name().expect("a name");
     assert!(!cache.join(name).exists(), "the recorder cannot find the library");
     // Of a table that says that every function is the outermost one, the stacks show whether it is used.
