@@ -1,7 +1,7 @@
 //! Skips tests that need something which the machine lacks or forbids: the only way to leave something out.
 //!
 //! Each skip is printed, and appended to the file that SELFWIND_SKIPS names, so that `scripts/test` counts and lists
-//! them. With SELFWIND_REQUIRE_ALL=1, as in CI, it is a failure, unless no machine of this kind can do it.
+//! them. With SELFWIND_REQUIRE_ALL=1, as in CI, it is a failure, unless the processor cannot do it.
 
 use std::ffi::OsString;
 use std::fmt::Display;

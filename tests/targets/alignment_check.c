@@ -1,6 +1,6 @@
 // Runs with the flag that makes the processor fault (SIGBUS) at each access that is not aligned (EFLAGS.AC), as Java's
 // virtual machine does for a moment while it looks at the processor, and programs do that look for such accesses. The
-// compiler's code for this file makes none. AMD's processors check vectors, too, Intel's do not.
+// compiler's code for this file makes none. AMD's processors also check vector instructions, Intel's do not.
 
 #include <signal.h>
 #include <stdint.h>

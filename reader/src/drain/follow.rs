@@ -15,8 +15,8 @@ use crate::target::attach::Doorbell;
 /// Maximum time between two passes: a lost wake-up, a new process or a renamed thread is noticed by then. A pass takes about
 /// a tenth of a millisecond.
 const POLL_MAX: Duration = Duration::from_millis(250);
-/// The first such time: what a new process takes to examine is done beside its work, and not only when a short one has
-/// ended. Then twice as long each time.
+/// The first such time, which doubles with each pass: a new process is examined while it runs, not only after a short one has
+/// ended.
 const POLL_FIRST: Duration = Duration::from_millis(2);
 /// Sleep while writers are short of chunks. A chunk is free again after two to four of these.
 const SHORT_SLEEP: Duration = Duration::from_millis(2);

@@ -7,8 +7,8 @@ use core::arch::asm;
 
 const ALIGNMENT_CHECK: u64 = 1 << 18;
 
-/// Permits unaligned accesses while it exists, even if the program has set the flag against them. AMD's processors check vectors,
-/// too, with which compilers copy and compare.
+/// Permits unaligned accesses while it exists, even if the program has set the flag against them. AMD's processors also check
+/// vector instructions, which compilers use to copy and compare.
 pub struct AnyAlignment {
     was_checked: bool,
 }
