@@ -35,6 +35,14 @@ struct Entry {
     id: AtomicU64,
 }
 
+impl Entry {
+    /// What it holds in place of an address now.
+    #[inline]
+    fn now(&self) -> u64 {
+        self.address.load(Ordering::Acquire)
+    }
+}
+
 const ENTRY_WORDS: usize = TableKind::Blocks.entry_words();
 
 /// A sampled allocation: the number of its thread in the region, and its number in that thread. If the highest bit is set,
@@ -123,6 +131,8 @@ pub struct LiveBlocks {
     table: LiveTable<Entry>,
     /// Entries of the first part.
     first: usize,
+    /// Entries of the second part.
+    rest: usize,
     /// Entries of the first part that have ever been used.
     taken: AtomicU64,
     /// Whether the second part has memory: [`NONE`](Self::NONE), [`BACKED`](Self::BACKED) or [`REFUSED`](Self::REFUSED).
@@ -156,7 +166,7 @@ impl LiveBlocks {
         // SAFETY: the caller promises the memory, and an entry consists of atomic words.
         let table = unsafe { LiveTable::format(base, first + second, TableKind::Blocks) };
         table.use_entries(first);
-        Self { table, first, taken: AtomicU64::new(0), second: AtomicU64::new(Self::NONE) }
+        Self { table, first, rest: second, taken: AtomicU64::new(0), second: AtomicU64::new(Self::NONE) }
     }
 
     /// Whether the second part had better get memory: see [`second_part`](Self::second_part).
@@ -168,7 +178,7 @@ impl LiveBlocks {
     /// Whether there is a second part that has no memory yet.
     #[must_use]
     pub fn can_grow(&self) -> bool {
-        self.second.load(Ordering::Relaxed) == Self::NONE && self.table.capacity() > self.first
+        self.second.load(Ordering::Relaxed) == Self::NONE && self.rest > 0
     }
 
     /// Where the table is, and its size in bytes.
@@ -194,95 +204,80 @@ impl LiveBlocks {
         let _ = self.second.compare_exchange(Self::NONE, state, Ordering::Release, Ordering::Relaxed);
     }
 
-    /// The entries of both parts.
+    /// The part in which blocks are entered.
     #[inline]
-    fn parts(&self) -> (&[Entry], &[Entry]) {
-        let (first, second) = self.table.entries().split_at_checked(self.first).unwrap_or_default();
+    fn newest(&self) -> Part<'_> {
         // Acquire: pairs with the release in `set_second`.
         let is_backed = self.second.load(Ordering::Acquire) == Self::BACKED;
-        (first, if is_backed { second } else { &[] })
+        self.part(if is_backed { self.first } else { 0 }, if is_backed { self.rest } else { self.first })
     }
 
-    /// The entry with this address, freed or not; otherwise the one to use for it. A freed entry of the first part is not used
-    /// again where the second has room, so that in the end most blocks are found with one look.
+    /// The part with `count` entries from number `start` on: the first or the second one.
     #[inline]
-    fn find(&self, address: u64) -> Found<'_> {
-        let (first, second) = self.parts();
-        if second.is_empty() {
-            return Self::find_in(first, address);
-        }
-        let newer = Self::find_in(second, address);
-        if let Found::Own(..) = newer {
-            return newer;
-        }
-        match (newer, Self::find_in(first, address)) {
-            (_, Found::Own(entry, before)) if before == address => Found::Own(entry, before),
-            (Found::Free(entry, before), _) => Found::Free(entry, before),
-            (_, older) => older,
+    fn part(&self, start: usize, count: usize) -> Part<'_> {
+        Part { entries: self.table.entries(), start, mask: count.wrapping_sub(1) }
+    }
+
+    /// The entry with this address, freed or not, otherwise the one to use for it; and what that holds in place of an address.
+    /// `None` if there is no room.
+    #[inline]
+    fn find(&self, address: u64) -> Option<(&Entry, u64)> {
+        // Mostly the nearest one: allocators give out the same addresses again and again.
+        match self.newest().nearest(address).map(|entry| (entry, entry.now())) {
+            Some((entry, found)) if found & !GONE == address => Some((entry, found)),
+            _ => self.find_further(address),
         }
     }
 
-    /// The entries of a part in which the block at `address` may be. The number of entries is a power of two.
-    ///
-    /// A page of the heap has its blocks next to each other, in their order: so the table's lines and pages are as hot as the
-    /// program's own. Where other pages have filled that place, its blocks are anywhere.
-    #[inline]
-    fn window(part: &[Entry], address: u64) -> impl Iterator<Item = &Entry> {
-        const PLACES: u64 = PAGE as u64 >> GRAIN;
-        let mask = part.len().wrapping_sub(1);
-        let entry = move |index: u64| part.get(index as usize & mask);
-        let place = address >> GRAIN;
-        let page = (place / PLACES).wrapping_mul(FACTOR) >> 32;
-        // Many pages have only one block, at their beginning.
-        let first = page.wrapping_mul(PLACES).wrapping_add(place.wrapping_add(page >> 8) % PLACES);
-        let near = (0..NEAR as u64).filter_map(move |step| entry(first.wrapping_add(step)));
-        let far = (0..FAR as u64).filter_map(move |step| {
-            let first = mix(place);
-            entry(first.wrapping_add(step.wrapping_mul(first >> 24 | 1)))
-        });
-        near.chain(far)
+    /// The same, beyond the nearest entry. A freed entry of the older part is not used again where the other has room, so that
+    /// in the end most blocks are found with one look.
+    #[inline(never)]
+    fn find_further(&self, address: u64) -> Option<(&Entry, u64)> {
+        let part = self.newest();
+        let newer = part.find(address);
+        match newer {
+            Some((_, found)) if found & !GONE == address => newer,
+            _ if part.start == 0 => newer,
+            _ => match self.part(0, self.first).find(address) {
+                Some((entry, found)) if found == address => Some((entry, found)),
+                older => newer.or(older),
+            },
+        }
     }
 
+    /// The entry of the block at `address`, if it has not been freed.
     #[inline]
-    fn find_in(part: &[Entry], address: u64) -> Found<'_> {
-        let mut gone = None;
-        for entry in Self::window(part, address) {
-            let found = entry.address.load(Ordering::Acquire);
-            if found & !GONE == address {
-                return Found::Own(entry, found);
-            }
-            if found == NEVER {
-                return Found::Free(entry, NEVER);
-            }
-            if found & GONE != 0 {
-                gone = gone.or(Some((entry, found)));
-            }
+    fn find_live(&self, address: u64) -> Option<&Entry> {
+        match self.newest().nearest(address) {
+            Some(entry) if entry.now() == address => Some(entry),
+            _ => self.find_live_further(address),
         }
-        gone.map_or(Found::NoRoom, |(entry, found)| Found::Free(entry, found))
+    }
+
+    #[inline(never)]
+    fn find_live_further(&self, address: u64) -> Option<&Entry> {
+        let (entry, found) = self.find_further(address)?;
+        (found == address).then_some(entry)
     }
 
     /// Prefetches what the insertion of that block will read.
     #[inline]
     pub fn expect(&self, address: u64) {
-        let (first, second) = self.parts();
-        let part = if second.is_empty() { first } else { second };
-        if let Some(entry) = Self::window(part, address).next() {
+        if let Some(entry) = self.newest().nearest(address) {
             prefetch(&entry.address);
         }
     }
 
     /// Inserts the block at `address`, an even number that only the caller knows so far. Replaces a block with the same
     /// address whose end was missed.
+    #[inline]
     pub fn insert(&self, address: u64, id: BlockId) -> Inserted {
         for _ in 0..WINDOW {
-            let (entry, before) = match self.find(address) {
-                Found::Own(entry, before) if before == address => {
-                    entry.id.store(id.0, Ordering::Relaxed);
-                    return Inserted::Replaced;
-                }
-                Found::Own(entry, before) | Found::Free(entry, before) => (entry, before),
-                Found::NoRoom => break,
-            };
+            let Some((entry, before)) = self.find(address) else { break };
+            if before == address {
+                entry.id.store(id.0, Ordering::Relaxed);
+                return Inserted::Replaced;
+            }
             // Fails if another block takes the entry.
             if entry.address.compare_exchange(before, ENTERING, Ordering::Acquire, Ordering::Relaxed).is_ok()
             {
@@ -300,16 +295,90 @@ impl LiveBlocks {
     }
 
     /// Marks the block at `address` as freed, if it is in the table.
+    #[inline]
     pub fn remove(&self, address: u64) -> Option<BlockId> {
-        match self.find(address) {
-            // free(NULL) is usual, and no block has an address that marks entries.
-            Found::Own(entry, before) if before == address && address > ENTERING => {
-                let id = entry.id.load(Ordering::Relaxed);
-                entry.address.store(address | GONE, Ordering::Release);
-                Some(BlockId(id))
-            }
-            _ => None,
+        // free(NULL) is usual, and no block has an address that marks entries.
+        if address <= ENTERING {
+            return None;
         }
+        let entry = self.find_live(address)?;
+        let id = entry.id.load(Ordering::Relaxed);
+        entry.address.store(address | GONE, Ordering::Release);
+        Some(BlockId(id))
+    }
+}
+
+/// A part of the table: a power of two of entries.
+///
+/// A page of the heap has its blocks next to each other, in their order: so the table's lines and pages are as hot as the
+/// program's own. Where other pages have filled that place, its blocks are anywhere.
+#[derive(Clone, Copy)]
+struct Part<'t> {
+    /// Those of the table.
+    entries: &'t [Entry],
+    /// Number of the part's first one.
+    start: usize,
+    mask: usize,
+}
+
+impl<'t> Part<'t> {
+    #[inline]
+    fn entry(self, index: u64) -> Option<&'t Entry> {
+        self.entries.get(self.start.wrapping_add(index as usize & self.mask))
+    }
+
+    /// The first entry for a block's place in its page; others follow.
+    #[inline]
+    fn place(address: u64) -> u64 {
+        const PLACES: u64 = PAGE as u64 >> GRAIN;
+        let place = address >> GRAIN;
+        let page = (place / PLACES).wrapping_mul(FACTOR) >> 32;
+        // Many pages have only one block, at their beginning.
+        page.wrapping_mul(PLACES).wrapping_add(place.wrapping_add(page >> 8) % PLACES)
+    }
+
+    /// The first entry in which a block may be.
+    #[inline]
+    fn nearest(self, address: u64) -> Option<&'t Entry> {
+        self.entry(Self::place(address))
+    }
+
+    /// The entry with this address, freed or not, otherwise the one to use for it, and what that holds.
+    fn find(self, address: u64) -> Option<(&'t Entry, u64)> {
+        let (mut gone, place) = (None, Self::place(address));
+        for step in 0..NEAR as u64 {
+            if let Some(found) = Self::look(self.entry(place.wrapping_add(step))?, address, &mut gone) {
+                return Some(found);
+            }
+        }
+        self.find_far(address, gone)
+    }
+
+    /// The same, anywhere. `gone` is the first freed entry near its place.
+    #[inline(never)]
+    fn find_far(self, address: u64, mut gone: Option<(&'t Entry, u64)>) -> Option<(&'t Entry, u64)> {
+        let first = mix(address >> GRAIN);
+        let stride = first >> 24 | 1;
+        for step in 0..FAR as u64 {
+            let entry = self.entry(first.wrapping_add(step.wrapping_mul(stride)))?;
+            if let Some(found) = Self::look(entry, address, &mut gone) {
+                return Some(found);
+            }
+        }
+        gone
+    }
+
+    /// The entry, if the search ends there. `gone` is the first freed one.
+    #[inline(always)]
+    fn look(entry: &'t Entry, address: u64, gone: &mut Option<(&'t Entry, u64)>) -> Option<(&'t Entry, u64)> {
+        let found = entry.now();
+        if found & !GONE == address || found == NEVER {
+            return Some((entry, found));
+        }
+        if found & GONE != 0 && gone.is_none() {
+            *gone = Some((entry, found));
+        }
+        None
     }
 }
 
@@ -317,13 +386,6 @@ impl LiveBlocks {
 const fn mix(value: u64) -> u64 {
     let product = value.wrapping_mul(FACTOR);
     (product ^ product >> 32).wrapping_mul(FACTOR) >> 16
-}
-
-/// The entry of a block, or one for it, and what that holds in place of an address.
-enum Found<'t> {
-    Own(&'t Entry, u64),
-    Free(&'t Entry, u64),
-    NoRoom,
 }
 
 /// The outcome of an insertion.

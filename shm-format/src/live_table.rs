@@ -114,6 +114,7 @@ impl<E> LiveTable<E> {
         self.capacity
     }
 
+    #[inline]
     pub(crate) fn entries(&self) -> &[E] {
         // SAFETY: the caller of `format` promised this many entries of atomics.
         unsafe { core::slice::from_raw_parts(self.base.add(PAGE).cast::<E>().as_ptr(), self.capacity) }

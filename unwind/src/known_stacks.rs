@@ -7,8 +7,9 @@
 //! fast steps walked to the root are kept. What must never happen here: accepting a stack of which one word was not
 //! compared. If one word differs, so does the hash; that several differences cancel out has a probability of 2^-64.
 
-use crate::arch::{Registers, WORD, native};
+use crate::arch::{WORD, native};
 use crate::frame_distances;
+use crate::leaf::Leaf;
 use crate::memory::Memory;
 use crate::stack_cache::StackCache;
 
@@ -127,7 +128,9 @@ impl<N> KnownStack<N> {
                 *lane = mix(*lane, unsafe { memory.load(self.at(*offset)) });
             }
         }
-        lanes.into_iter().fold(0, mix)
+        let [first, second, third, fourth] = lanes;
+        // Words differ in their middle bits for the most part; rotated, their lanes do not cancel each other out.
+        first ^ second.rotate_left(16) ^ third.rotate_left(32) ^ fourth.rotate_left(48)
     }
 
     #[inline]
@@ -155,8 +158,8 @@ struct Start {
 
 impl Start {
     #[inline(always)]
-    fn of<M: Memory>(leaf: &Registers, memory: &mut M) -> Option<Self> {
-        let sp = leaf.sp();
+    fn of<M: Memory>(leaf: &Leaf<'_>, memory: &mut M) -> Option<Self> {
+        let sp = leaf.sp;
         let room = memory.known_until(sp).saturating_sub(sp);
         // SAFETY: the word is in known memory.
         (room >= WORD).then(|| Self { sp, room, hash: mix(sp, unsafe { memory.load(sp) }) })
@@ -202,30 +205,40 @@ impl<N: Copy> KnownStacks<N> {
     /// Returns the index (less than [`COUNT`](Self::COUNT)) of the stack that a walk from `leaf` with modules of this
     /// generation would find; `None` if that cannot be told without a walk. `memory` is what the walk would read.
     #[inline]
-    pub fn find<M: Memory>(&mut self, generation: u32, leaf: &Registers, memory: &mut M) -> Option<usize> {
+    pub fn find<M: Memory>(&mut self, generation: u32, leaf: &Leaf<'_>, memory: &mut M) -> Option<usize> {
         if self.learned == 0 || self.generation != generation {
             return None;
         }
         let start = Start::of(leaf, memory)?;
-        if let Some(index) = self.follower(&start)
+        if let Some((order, index)) = self.follower(&start)
             && self.is_at(index, &start, leaf, memory)
         {
-            self.follow(&start, index);
+            match order {
+                0 => self.go_on(index),
+                _ => self.follow(&start, index),
+            }
             return Some(index);
         }
+        self.find_by_frames(&start, leaf, memory)
+    }
+
+    /// Looks a stack up by its innermost frames.
+    #[inline(never)]
+    fn find_by_frames<M: Memory>(&mut self, start: &Start, leaf: &Leaf<'_>, memory: &mut M) -> Option<usize> {
         let hash = start.innermost(memory);
         let places = self.buckets.get(bucket_of(hash))?.iter().filter(|place| place.has_tag_of(hash));
         let found =
-            places.map(|place| place.index()).find(|index| self.is_at(*index, &start, leaf, memory))?;
-        self.follow(&start, found);
+            places.map(|place| place.index()).find(|index| self.is_at(*index, start, leaf, memory))?;
+        self.follow(start, found);
         Some(found)
     }
 
-    /// The stack with such a start that has followed the last one.
+    /// The stack with such a start that has followed the last one, and how many others have done so since.
     #[inline]
-    fn follower(&self, start: &Start) -> Option<usize> {
-        let followers = &self.stacks.get(self.last as usize)?.followers;
-        followers.iter().find(|place| place.has_tag_of(start.hash)).map(|place| place.index())
+    fn follower(&self, start: &Start) -> Option<(usize, usize)> {
+        let mut followers = self.stacks.get(self.last as usize)?.followers.iter().enumerate();
+        let (order, place) = followers.find(|(_, place)| place.has_tag_of(start.hash))?;
+        Some((order, place.index()))
     }
 
     /// Notes that the stack at `index` has followed the last one.
@@ -241,6 +254,12 @@ impl<N: Copy> KnownStacks<N> {
                 }
             }
         }
+        self.go_on(index);
+    }
+
+    /// Notes that the stack at `index` is the last one.
+    #[inline]
+    fn go_on(&mut self, index: usize) {
         self.last = index as u32;
         self.expect_next();
     }
@@ -257,12 +276,12 @@ impl<N: Copy> KnownStacks<N> {
     }
 
     /// Whether a walk would find the stack at `index`.
-    #[inline(never)]
-    fn is_at<M: Memory>(&self, index: usize, start: &Start, leaf: &Registers, memory: &mut M) -> bool {
+    #[inline(always)]
+    fn is_at<M: Memory>(&self, index: usize, start: &Start, leaf: &Leaf<'_>, memory: &mut M) -> bool {
         self.stacks.get(index).is_some_and(|stack| {
             stack.sp == start.sp
                 && stack.pc == leaf.pc
-                && (!stack.by_fp || stack.fp == leaf.fp())
+                && (!stack.by_fp || stack.fp == leaf.fp)
                 && stack.extent() <= start.room
                 // SAFETY: memory is known to be readable from the stack pointer to the end of the highest word.
                 && unsafe { stack.hash_now(memory) } == stack.words
@@ -308,7 +327,7 @@ impl<N: Copy> KnownStacks<N> {
     pub fn learn<M: Memory>(
         &mut self,
         generation: u32,
-        leaf: &Registers,
+        leaf: &Leaf<'_>,
         cache: &StackCache,
         memory: &mut M,
         note: N,
@@ -337,7 +356,7 @@ impl<N: Copy> KnownStacks<N> {
             frame_distances::note(address, next.saturating_sub(*offset));
         }
         while !usize::from(stack.count).is_multiple_of(LANES) && stack.add(0) {}
-        (stack.sp, stack.pc, stack.fp, stack.by_fp) = (sp, leaf.pc, leaf.fp(), by_fp);
+        (stack.sp, stack.pc, stack.fp, stack.by_fp) = (sp, leaf.pc, leaf.fp, by_fp);
         stack.depth = u8::try_from(depth).ok()?;
         // SAFETY: memory is known to be readable up to the highest word.
         stack.words = unsafe { stack.hash_now(memory) };

@@ -11,7 +11,8 @@ use crate::arch::native::{FP, SP};
 use crate::compile::compile;
 use crate::fixture::{EhFrame, Random};
 use crate::{
-    End, Frame, KnownStacks, Memory, Module, Modules, Registers, RuleCache, StackCache, Table, Walk, walk,
+    End, Frame, KnownStacks, Leaf, Memory, Module, Modules, Registers, RuleCache, StackCache, Table, Walk,
+    walk,
 };
 
 const TEXT: u64 = 0x20_0000;
@@ -242,7 +243,9 @@ fn no_stack_of_other_modules_is_known() {
             let (walk, _) = take(&modules, &cache, &mut world, &mut stack_cache, MOST);
             let registers = world.registers;
             if walk.end == End::Root
-                && known.learn(generation, &registers, &stack_cache, &mut world, generation).is_some()
+                && known
+                    .learn(generation, &Leaf::of(&|| registers), &stack_cache, &mut world, generation)
+                    .is_some()
             {
                 return world;
             }
@@ -253,14 +256,14 @@ fn no_stack_of_other_modules_is_known() {
     let mut first = learned(1, &mut known);
     let registers = first.registers;
     for _ in 0..5 {
-        assert!(known.find(1, &registers, &mut first).is_some());
+        assert!(known.find(1, &Leaf::of(&|| registers), &mut first).is_some());
     }
     let mut second = learned(2, &mut known);
-    assert_eq!(known.find(2, &registers, &mut first), None);
+    assert_eq!(known.find(2, &Leaf::of(&|| registers), &mut first), None);
     let registers = second.registers;
-    assert!(known.find(2, &registers, &mut second).is_some());
+    assert!(known.find(2, &Leaf::of(&|| registers), &mut second).is_some());
     known.forget();
-    assert_eq!(known.find(2, &registers, &mut second), None);
+    assert_eq!(known.find(2, &Leaf::of(&|| registers), &mut second), None);
 }
 
 fn changes_nothing(is_fast: bool) {
@@ -307,7 +310,9 @@ fn changes_nothing(is_fast: bool) {
             assert_eq!(tail(&found), tail(&before), "step {step}");
             if most == MOST {
                 let registers = world.registers;
-                if let Some(index) = known.find(generation, &registers, &mut world) {
+                let all = || registers;
+                let leaf = Leaf::of(&all);
+                if let Some(index) = known.find(generation, &leaf, &mut world) {
                     let words: Vec<u64> = expected.iter().skip(1).map(|frame| frame.bits()).collect();
                     let (mut frames, note) = ([0; KnownStacks::<u32>::DEPTH], known.note(index).copied());
                     let frames = known.frames(index, &mut world, &mut frames);
@@ -318,7 +323,7 @@ fn changes_nothing(is_fast: bool) {
                 // In turns with others, so that there are several.
                 if walk.end == End::Root && random.one_in(2) {
                     let depth = walk.depth as u32 - 1;
-                    let _ = known.learn(generation, &registers, &stack_cache, &mut world, depth);
+                    let _ = known.learn(generation, &leaf, &stack_cache, &mut world, depth);
                 }
             }
             unchanged += walk.unchanged;

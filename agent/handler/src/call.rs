@@ -10,38 +10,48 @@ use unwind::End;
 use crate::caller::Caller;
 pub use crate::caller::Note;
 use crate::clock;
-use crate::ordinary_walk::own_slot;
+use crate::nesting::Entered;
+use crate::ordinary_walk::{own_slot, own_slot_at_once};
 use crate::outcome::{self, Missed};
 use crate::recording::Recording;
-use crate::recurring;
 pub use crate::recurring::STACK_LOG;
+use crate::recurring::{self, Written};
 use crate::sample::tell;
 use crate::slot::Slot;
 
 /// Records the stack of a call. Returns the number of the calling thread, or `None` if nothing was recorded.
 pub fn record(recording: &Recording, caller: &Caller, note: Note) -> Option<u32> {
-    count(recording, around(recording, caller, |slot| caller.write(recording, slot, note)), note.weight)
+    let recorded = Begun::new(recording, own_slot(caller.stack_pointer), caller).and_then(|begun| {
+        let (committed, end) = caller.write(recording, begun.slot, note);
+        begun.finish(recording, committed, end)
+    });
+    count(recording, recorded, note.weight)
 }
 
 /// Records the stack of an allocation; all are recorded. Returns the id of its block, which others of the same stack and
-/// size may share.
+/// size may share. The thread must have used its thread-local storage.
+#[inline(never)]
 pub fn record_allocation(
     recording: &Recording,
     caller: &Caller,
     allocation: AllocationNonce,
 ) -> Option<BlockId> {
-    let mut id = BlockId(0);
-    let write = |slot: &'static Slot| {
-        let written = recurring::write(recording, slot, caller, allocation);
-        id = written.id;
-        (written.committed, written.end)
-    };
-    count(recording, around(recording, caller, write), 1)?;
-    Some(id)
+    match Begun::new(recording, own_slot_at_once(caller.stack_pointer), caller) {
+        Ok(begun) => match recurring::write(recording, begun.slot, caller, allocation) {
+            Written::Counted(id) => {
+                begun.count(recording);
+                Some(id)
+            }
+            Written::Recorded { committed, end, id } => {
+                count(recording, begun.finish(recording, committed, end), 1).map(|_| id)
+            }
+        },
+        Err(missed) => count(recording, Err(missed), 1).map(|_| BlockId(0)),
+    }
 }
 
 /// Counts the outcome of a call with this weight. Recorded calls are mostly added to the region's counters in batches.
-#[inline(always)]
+#[inline(never)]
 fn count(recording: &Recording, recorded: Result<&'static Slot, Missed>, weight: u32) -> Option<u32> {
     let control = recording.region.control();
     match recorded {
@@ -62,33 +72,57 @@ fn count(recording: &Recording, recorded: Result<&'static Slot, Missed>, weight:
     }
 }
 
-/// Calls `write` inside the slot's nesting guard to record the stack of a call. Only one call in many is timed.
-#[inline(always)]
-fn around(
-    recording: &Recording,
-    caller: &Caller,
-    write: impl FnOnce(&'static Slot) -> (Result<Committed, Loss>, End),
-) -> Result<&'static Slot, Missed> {
-    if recording.is_over() {
-        return Err(Missed::Skipped(Skip::Stopped));
+/// A call that is being recorded, inside the slot's nesting guard.
+struct Begun {
+    slot: &'static Slot,
+    _entered: Entered<'static>,
+    /// When it began. Only one call in many is timed.
+    began: Option<u64>,
+}
+
+impl Begun {
+    #[inline(always)]
+    fn new(recording: &Recording, slot: Option<&'static Slot>, caller: &Caller) -> Result<Self, Missed> {
+        if recording.is_over() {
+            return Err(Missed::Skipped(Skip::Stopped));
+        }
+        let slot = slot.ok_or(Missed::Skipped(Skip::DisabledThread))?;
+        let entered = slot.enter(caller.stack_pointer).ok_or(Missed::Skipped(Skip::Nested))?;
+        if !recording.is_current() {
+            return Err(Missed::Skipped(Skip::Stopped));
+        }
+        if !slot.prepare() {
+            return Err(Missed::Lost(Loss::NoSlot));
+        }
+        Ok(Self { slot, _entered: entered, began: slot.is_timed().then(clock::now) })
     }
-    let slot = own_slot(caller.stack_pointer).ok_or(Missed::Skipped(Skip::DisabledThread))?;
-    let _entered = slot.enter(caller.stack_pointer).ok_or(Missed::Skipped(Skip::Nested))?;
-    if !recording.is_current() {
-        return Err(Missed::Skipped(Skip::Stopped));
+
+    /// Ends a call whose stack was counted.
+    #[inline(always)]
+    fn count(self, recording: &Recording) {
+        self.time(recording);
+        self.slot.count_event(recording.region.control());
     }
-    if !slot.prepare() {
-        return Err(Missed::Lost(Loss::NoSlot));
+
+    /// Ends a call whose stack was written.
+    fn finish(
+        self,
+        recording: &Recording,
+        committed: Result<Committed, Loss>,
+        end: End,
+    ) -> Result<&'static Slot, Missed> {
+        self.time(recording);
+        tell(recording, committed)?;
+        if !end.is_complete() {
+            recording.region.control().truncate();
+        }
+        Ok(self.slot)
     }
-    let began = slot.is_timed().then(clock::now);
-    let (committed, end) = write(slot);
-    let control = recording.region.control();
-    if let Some(began) = began {
-        control.handler_time(clock::now().wrapping_sub(began));
+
+    #[inline(always)]
+    fn time(&self, recording: &Recording) {
+        if let Some(began) = self.began {
+            recording.region.control().handler_time(clock::now().wrapping_sub(began));
+        }
     }
-    tell(recording, committed)?;
-    if !end.is_complete() {
-        control.truncate();
-    }
-    Ok(slot)
 }

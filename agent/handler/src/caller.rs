@@ -1,7 +1,7 @@
 //! The caller of an interposed function: the registers that the function saved on entry, and the walk from them.
 
 use shm_format::{Committed, Loss, StackChain, StackHead};
-use unwind::{End, Registers, Walk};
+use unwind::{End, Leaf, Registers, Walk};
 
 use crate::arch;
 use crate::clock;
@@ -27,18 +27,25 @@ pub struct Note {
 
 /// The registers that a call preserves, as they were at the entry of the interposed function.
 #[derive(Clone, Copy, Debug)]
-pub struct Caller {
+pub struct Caller<'a> {
     /// Address of the called function.
     pub entry: u64,
     /// The stack pointer at its entry, which points to the return address.
     pub stack_pointer: u64,
     /// The registers that a call preserves, in the order of `arch::registers_at_entry`.
-    pub preserved: [u64; arch::PRESERVED],
+    pub preserved: &'a [u64; arch::PRESERVED],
 }
 
-impl Caller {
+impl Caller<'_> {
     pub(crate) fn registers(&self) -> Registers {
         arch::registers_at_entry(self.entry, self.stack_pointer, self.preserved)
+    }
+
+    /// Where a walk starts, without the registers that most do not need.
+    #[inline(always)]
+    pub(crate) fn leaf<'a>(&self, all: &'a dyn Fn() -> Registers) -> Leaf<'a> {
+        let fp = arch::frame_pointer_at_entry(self.preserved);
+        Leaf { pc: self.entry, sp: self.stack_pointer, fp, all }
     }
 
     /// Walks the caller's stack, including an interpreter's frames. Also returns the chain, which knows of the walk, and

@@ -20,7 +20,18 @@ use crate::sys::{self, SignalsBlocked};
 /// The slot of the calling thread, whose stack pointer is `sp`; `None` if the noted slot is another thread's. Once
 /// system calls are filtered, the noted slot is taken to be its own.
 pub(crate) fn own_slot(sp: u64) -> Option<&'static Slot> {
-    let Some(slot) = slot::noted_inline() else { return without_note() };
+    own(slot::noted_inline(), sp)
+}
+
+/// [`own_slot`] for a thread that has just used its thread-local storage.
+#[inline(always)]
+pub(crate) fn own_slot_at_once(sp: u64) -> Option<&'static Slot> {
+    own(slot::noted_unchecked(), sp)
+}
+
+#[inline(always)]
+fn own(noted: Option<&'static Slot>, sp: u64) -> Option<&'static Slot> {
+    let Some(slot) = noted else { return without_note() };
     let is_own = slot.stack().hold(sp)
         || is_filtered()
         // The thread is on another stack, or shares the thread-local storage of another one: ask the kernel.

@@ -7,7 +7,7 @@
 //! walked only.
 
 use shm_format::{AlikeAllocations, AllocationCounts, Repeat};
-use unwind::{KnownStacks, Memory, Registers, StackCache, mix};
+use unwind::{KnownStacks, Leaf, Memory, StackCache, mix};
 
 use crate::interpreter::Calls;
 
@@ -122,7 +122,7 @@ impl RecentStacks {
     pub(crate) fn find<M: Memory>(
         &mut self,
         generation: u32,
-        leaf: &Registers,
+        leaf: &Leaf<'_>,
         memory: &mut M,
     ) -> Option<usize> {
         let index = self.stacks.find(generation, leaf, memory)?;
@@ -198,7 +198,7 @@ impl RecentStacks {
     pub(crate) fn keep<M: Memory>(
         &mut self,
         generation: u32,
-        leaf: &Registers,
+        leaf: &Leaf<'_>,
         cache: &StackCache,
         memory: &mut M,
         calls: u16,

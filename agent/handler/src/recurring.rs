@@ -12,7 +12,7 @@ use core::sync::atomic::{AtomicU32, Ordering};
 
 use shm_format::record::{FrameWords, RecurringStack};
 use shm_format::{AlikeAllocations, AllocationNonce, BlockId, Committed, DurableRecord, Loss, Mode, Repeat};
-use unwind::{End, KnownStacks, Memory, Registers};
+use unwind::{End, KnownStacks, Leaf, Memory};
 
 use crate::arch::load;
 use crate::caller::{Caller, Note};
@@ -60,16 +60,24 @@ impl Memory for Own {
     }
 }
 
-/// What became of an allocation.
-pub(crate) struct Written {
-    pub(crate) committed: Result<Committed, Loss>,
-    pub(crate) end: End,
-    /// The id of its block.
-    pub(crate) id: BlockId,
+/// What became of an allocation, with the id of its block.
+pub(crate) enum Written {
+    /// It was counted among others.
+    Counted(BlockId),
+    /// There is, or should be, a record.
+    Recorded { committed: Result<Committed, Loss>, end: End, id: BlockId },
+}
+
+impl Written {
+    /// Whether a walk has reached the root.
+    fn is_rooted(&self) -> bool {
+        matches!(self, Self::Recorded { end: End::Root, .. })
+    }
 }
 
 /// Writes the stack of `caller`, without the called function. The caller holds the slot's nesting guard and has prepared
 /// the slot.
+#[inline(always)]
 pub(crate) fn write(
     recording: &Recording,
     slot: &Slot,
@@ -81,86 +89,108 @@ pub(crate) fn write(
     let Some(recent) = recent.and_then(|recent| recent.is_worth_a_try().then_some(recent)) else {
         return walk(recording, slot, caller, allocation);
     };
-    let recognised = match snapshot::native_generation() {
-        Some(generation) => recognise(recording, slot, caller, recent, generation, allocation),
-        None => recognise_mixed(recording, slot, caller, recent, allocation),
-    };
-    match recognised {
-        Ok(stack) => repeat(recording, slot, recent, stack, allocation),
-        Err(walked) => walked,
+    match snapshot::native_generation() {
+        Some(generation) => write_native(recording, slot, caller, recent, generation, allocation),
+        None => write_mixed(recording, slot, caller, recent, allocation),
     }
 }
 
-/// A stack that need not be walked, and its number in the log.
-type Recognised = (Kept, u32);
-
-/// Recognises the stack, or walks and writes it.
+/// Recognises the stack, or walks it.
 #[inline(always)]
-fn recognise(
+fn write_native(
     recording: &Recording,
     slot: &Slot,
     caller: &Caller,
     recent: &mut RecentStacks,
     generation: u32,
     allocation: AllocationNonce,
-) -> Result<Recognised, Written> {
-    let registers = caller.registers();
-    let memory = &mut Own::of(slot, registers.sp());
-    let Some(index) = recent.find(generation, &registers, memory) else {
-        let written = walk(recording, slot, caller, allocation);
-        if written.end == End::Root {
-            // SAFETY: the caller holds the nesting guard, and the walk is over, so nothing else uses the stack cache.
-            let stack_cache = unsafe { &*slot.stack_cache() };
-            recent.keep(generation, &registers, stack_cache, memory, 0);
-        }
-        return Err(written);
+) -> Written {
+    let all = || caller.registers();
+    let leaf = caller.leaf(&all);
+    let memory = &mut Own::of(slot, leaf.sp);
+    let Some(index) = recent.find(generation, &leaf, memory) else {
+        return learn_native(recording, slot, caller, recent, generation, allocation);
     };
     let kept = Kept::Native(index);
-    let number = recent.number(kept, |recent| append_native(recording, slot, recent, index, memory));
-    number.map(|number| (kept, number)).ok_or_else(|| {
-        recent.miss();
-        walk(recording, slot, caller, allocation)
-    })
+    match recent.number(kept, |recent| append_native(recording, slot, recent, index, memory)) {
+        Some(stack) => repeat(recording, slot, recent, (kept, stack), allocation),
+        None => miss(recording, slot, caller, recent, allocation),
+    }
 }
 
-/// The same in a process in which there may be an interpreter's frames.
+/// Walks a stack and keeps it.
 #[inline(never)]
-fn recognise_mixed(
+fn learn_native(
+    recording: &Recording,
+    slot: &Slot,
+    caller: &Caller,
+    recent: &mut RecentStacks,
+    generation: u32,
+    allocation: AllocationNonce,
+) -> Written {
+    let written = walk(recording, slot, caller, allocation);
+    if written.is_rooted() {
+        // SAFETY: the caller holds the nesting guard, and the walk is over, so nothing else uses the stack cache.
+        let stack_cache = unsafe { &*slot.stack_cache() };
+        let all = || caller.registers();
+        let leaf = caller.leaf(&all);
+        recent.keep(generation, &leaf, stack_cache, &mut Own::of(slot, leaf.sp), 0);
+    }
+    written
+}
+
+/// Walks a stack that was recognised to no avail.
+#[cold]
+#[inline(never)]
+fn miss(
     recording: &Recording,
     slot: &Slot,
     caller: &Caller,
     recent: &mut RecentStacks,
     allocation: AllocationNonce,
-) -> Result<Recognised, Written> {
-    let registers = caller.registers();
-    let memory = &mut Own::of(slot, registers.sp());
-    let known = match look_up(recording, slot, &registers, recent, memory) {
-        Known::Nothing => return Err(walk(recording, slot, caller, allocation)),
+) -> Written {
+    recent.miss();
+    walk(recording, slot, caller, allocation)
+}
+
+/// [`write`] in a process in which there may be an interpreter's frames.
+#[inline(never)]
+fn write_mixed(
+    recording: &Recording,
+    slot: &Slot,
+    caller: &Caller,
+    recent: &mut RecentStacks,
+    allocation: AllocationNonce,
+) -> Written {
+    let all = || caller.registers();
+    let leaf = caller.leaf(&all);
+    let memory = &mut Own::of(slot, leaf.sp);
+    let known = match look_up(recording, slot, &leaf, recent, memory) {
+        Known::Nothing => return walk(recording, slot, caller, allocation),
         Known::Generation(generation) => {
             let written = walk(recording, slot, caller, allocation);
             // SAFETY: the caller holds the nesting guard, and the walk is over.
             let Workbench { stack_cache, scratch, .. } = unsafe { slot.bench() };
             let calls = scratch.calls().and_then(Calls::packed);
-            match calls.filter(|_| written.end == End::Root) {
-                Some(calls) => recent.keep(generation, &registers, stack_cache, memory, calls),
+            match calls.filter(|_| written.is_rooted()) {
+                Some(calls) => recent.keep(generation, &leaf, stack_cache, memory, calls),
                 None => recent.miss(),
             }
-            return Err(written);
+            return written;
         }
         Known::Frames(known) => known,
     };
     let Some(kept) = recent.find_mixed(known.hash) else {
         let written = walk(recording, slot, caller, allocation);
-        if written.end == End::Root {
+        if written.is_rooted() {
             recent.keep_mixed(known.hash);
         }
-        return Err(written);
+        return written;
     };
-    let number = recent.number(kept, |_| append_mixed(recording, slot, caller, known));
-    number.map(|number| (kept, number)).ok_or_else(|| {
-        recent.miss();
-        walk(recording, slot, caller, allocation)
-    })
+    match recent.number(kept, |_| append_mixed(recording, slot, caller, known)) {
+        Some(stack) => repeat(recording, slot, recent, (kept, stack), allocation),
+        None => miss(recording, slot, caller, recent, allocation),
+    }
 }
 
 /// What is known of a stack with an interpreter's frames.
@@ -181,11 +211,11 @@ struct KnownFrames {
     hash: u64,
 }
 
-/// What is known of the stack that a walk from these registers would find.
+/// What is known of the stack that a walk from `leaf` would find.
 fn look_up(
     recording: &Recording,
     slot: &Slot,
-    registers: &Registers,
+    leaf: &Leaf<'_>,
     recent: &mut RecentStacks,
     memory: &mut Own,
 ) -> Known {
@@ -197,10 +227,10 @@ fn look_up(
     };
     let Some(python) = pinned.python() else { return Known::Nothing };
     let generation = pinned.modules().generation();
-    let Some(index) = recent.find(generation, registers, memory) else {
+    let Some(index) = recent.find(generation, leaf, memory) else {
         return Known::Generation(generation);
     };
-    let (sampled, innermost) = (slot.sampled(Signals::Open), registers.sp());
+    let (sampled, innermost) = (slot.sampled(Signals::Open), leaf.sp);
     let found = recent
         .calls(index)
         .and_then(|calls| interpreter::find_again(python, &sampled, recording, innermost, calls, scratch));
@@ -252,20 +282,15 @@ fn repeat(
     let counts = recording.allocation_counts.as_ref();
     let counted = counts.and_then(|counts| recent.count(kept, number, allocation.size(), counts));
     let (repeat, id) = match counted {
-        Some(alike) if !is_flight => {
-            return Written {
-                committed: Ok(Committed::UNNOTICED),
-                end: End::Root,
-                id: BlockId(alike.word()),
-            };
-        }
+        Some(alike) if !is_flight => return Written::Counted(BlockId(alike.word())),
         Some(alike) => {
             let alike = alike.of_recording(recordings);
             (Repeat::Alike(alike), BlockId(alike.word()))
         }
         None => (Repeat::Single { stack, nonce: allocation.0 }, allocation.id(slot.sequence())),
     };
-    Written { committed: slot.cursor.repeat(&recording.region, repeat, clock::now), end: End::Root, id }
+    let committed = slot.cursor.repeat(&recording.region, repeat, clock::now);
+    Written::Recorded { committed, end: End::Root, id }
 }
 
 /// Appends a stack to the durable log. Returns its number, or `None` if there is no room.
@@ -287,8 +312,9 @@ fn append(recording: &Recording, slot: &Slot, frames: &[u64]) -> Option<u32> {
 const RECORD_MOST: u64 = 24 + 8 * Repeat::DEPTH as u64;
 
 /// Walks and writes the stack.
+#[inline(never)]
 fn walk(recording: &Recording, slot: &Slot, caller: &Caller, allocation: AllocationNonce) -> Written {
     let note = Note { source: Repeat::SOURCE, nonce: allocation.0, weight: 1, with_callee: false };
     let (committed, end) = caller.write(recording, slot, note);
-    Written { committed, end, id: allocation.id(slot.sequence()) }
+    Written::Recorded { committed, end, id: allocation.id(slot.sequence()) }
 }

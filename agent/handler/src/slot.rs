@@ -12,7 +12,7 @@ mod workspace;
 use core::sync::atomic::{AtomicU32, Ordering};
 
 pub use arena::{at, find, noted, taken};
-pub(crate) use arena::{noted_inline, some};
+pub(crate) use arena::{noted_inline, noted_unchecked, some};
 pub(crate) use borrowed::BorrowedBench;
 pub(crate) use note::has_ended;
 pub use note::note_end;

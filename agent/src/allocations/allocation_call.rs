@@ -60,7 +60,7 @@ impl Call {
     }
 
     /// The caller; `entry` is the address of the called function.
-    pub(super) fn caller(&self, entry: u64) -> Caller {
+    pub(super) fn caller(&self, entry: u64) -> Caller<'_> {
         self.preserved.caller(entry)
     }
 }

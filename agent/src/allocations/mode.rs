@@ -29,8 +29,21 @@ pub(super) fn set_all(mode: u8) {
 
 /// Learns whether a function calls another interposed one for its block. Takes two calls that agree, because a signal
 /// handler that allocates may look like that once.
+#[inline]
 pub(super) fn learn(kind: Kind, nested: bool) {
-    let Some(known) = MODES.get(kind.0).filter(|_| kind.0 < ALLOCATING) else { return };
+    if let Some(known) = MODES.get(kind.0)
+        && known.load(Ordering::Relaxed) < COUNTS
+    {
+        learn_from(known, kind, nested);
+    }
+}
+
+#[cold]
+#[inline(never)]
+fn learn_from(known: &AtomicU8, kind: Kind, nested: bool) {
+    if kind.0 >= ALLOCATING {
+        return;
+    }
     let next = match (known.load(Ordering::Relaxed), nested) {
         (UNKNOWN, false) => ONCE_ALONE,
         (UNKNOWN, true) => ONCE_NESTED,

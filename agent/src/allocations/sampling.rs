@@ -104,7 +104,7 @@ pub(super) fn after(call: &Call, entry: u64, given_up: u64, result: u64) {
     if block == 0 {
         // The old block still exists, unless a size of 0 freed it.
         if given_up != NO_BLOCK && size != 0 {
-            put_in(call.given_up(), BlockId(given_up));
+            put_back(call.given_up(), BlockId(given_up));
         }
         return;
     }
@@ -133,8 +133,9 @@ fn sample(own: &mut Countdown, caller: &Caller, block: u64, size: u64) {
     if link_map::is_without_loader() && !agent::is_own_process() {
         return;
     }
+    let live = recording.live_blocks.as_ref();
     // The table is far larger than the caches; its line arrives while the stack is walked.
-    if let Some(live) = live_blocks() {
+    if let Some(live) = live {
         live.expect(block);
     }
     own.serial += 1;
@@ -147,8 +148,8 @@ fn sample(own: &mut Countdown, caller: &Caller, block: u64, size: u64) {
             call::record(recording, caller, note).map(|thread| allocation.id(thread))
         }
     };
-    if let Some(id) = id {
-        put_in(block, id);
+    if let (Some(id), Some(live)) = (id, live) {
+        put_in(live, block, id);
     }
 }
 
@@ -163,8 +164,16 @@ fn live_blocks() -> Option<&'static LiveBlocks> {
     recording::current().and_then(|recording: &Recording| recording.live_blocks.as_ref())
 }
 
-fn put_in(block: u64, id: BlockId) {
-    let (Some(live), Some(page)) = (live_blocks(), page(block)) else { return };
+#[cold]
+fn put_back(block: u64, id: BlockId) {
+    if let Some(live) = live_blocks() {
+        put_in(live, block, id);
+    }
+}
+
+#[inline]
+fn put_in(live: &LiveBlocks, block: u64, id: BlockId) {
+    let Some(page) = page(block) else { return };
     // First, so that a thread that frees the block looks it up.
     let counted = count(page);
     if live.insert(block, id) != Inserted::New && counted {

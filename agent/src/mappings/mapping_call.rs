@@ -38,7 +38,7 @@ impl Call {
     }
 
     /// The calling function; `entry` is the address of the called one.
-    pub(super) fn caller(&self, entry: u64) -> Caller {
+    pub(super) fn caller(&self, entry: u64) -> Caller<'_> {
         self.preserved.caller(entry)
     }
 }

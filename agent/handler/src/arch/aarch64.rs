@@ -21,15 +21,22 @@ pub(crate) const PRESERVED: usize = 12;
 
 /// The registers at a function's first instruction, as far as calls preserve them: x19 to x29, and x30, the return
 /// address.
-pub(crate) fn registers_at_entry(pc: u64, sp: u64, preserved: [u64; PRESERVED]) -> Registers {
+pub(crate) fn registers_at_entry(pc: u64, sp: u64, preserved: &[u64; PRESERVED]) -> Registers {
     let mut registers = Registers { pc, ..Registers::default() };
     for (register, value) in registers.r.iter_mut().skip(19).zip(preserved) {
-        *register = value;
+        *register = *value;
     }
     if let Some(register) = registers.r.get_mut(31) {
         *register = sp;
     }
     registers
+}
+
+/// The frame pointer among these.
+#[inline(always)]
+pub(crate) fn frame_pointer_at_entry(preserved: &[u64; PRESERVED]) -> u64 {
+    let [.., x29, _] = *preserved;
+    x29
 }
 
 /// The current registers, as far as calls preserve them.
@@ -55,7 +62,7 @@ pub(crate) fn registers_here() -> Registers {
         );
     }
     let [preserved @ .., sp, pc] = found;
-    registers_at_entry(pc, sp, preserved)
+    registers_at_entry(pc, sp, &preserved)
 }
 
 /// The interrupted registers.

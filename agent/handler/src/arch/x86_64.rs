@@ -103,11 +103,18 @@ fn register(machine: &libc::mcontext_t, index: c_int) -> u64 {
 /// Number of callee-saved registers besides the stack pointer.
 pub(crate) const PRESERVED: usize = 6;
 
-/// The registers at a function's first instruction, as far as calls preserve them: rbx, rbp, r12, r13, r14, r15.
-pub(crate) fn registers_at_entry(pc: u64, sp: u64, preserved: [u64; PRESERVED]) -> Registers {
-    let [rbx, rbp, r12, r13, r14, r15] = preserved;
+/// The registers at a function's first instruction, as far as calls preserve them: r15, r14, r13, r12, rbx, rbp.
+pub(crate) fn registers_at_entry(pc: u64, sp: u64, preserved: &[u64; PRESERVED]) -> Registers {
+    let [r15, r14, r13, r12, rbx, rbp] = *preserved;
     // DWARF's order: rax, rdx, rcx, rbx, rsi, rdi, rbp, rsp, r8 to r15.
     Registers { r: [0, 0, 0, rbx, 0, 0, rbp, sp, 0, 0, 0, 0, r12, r13, r14, r15], pc }
+}
+
+/// The frame pointer among these.
+#[inline(always)]
+pub(crate) fn frame_pointer_at_entry(preserved: &[u64; PRESERVED]) -> u64 {
+    let [.., rbp] = *preserved;
+    rbp
 }
 
 /// The current registers, as far as calls preserve them.
@@ -117,12 +124,12 @@ pub(crate) fn registers_here() -> Registers {
     // SAFETY: writes the eight words of the array only.
     unsafe {
         asm!(
-            "mov [{found}], rbx",
-            "mov [{found} + 8], rbp",
-            "mov [{found} + 16], r12",
-            "mov [{found} + 24], r13",
-            "mov [{found} + 32], r14",
-            "mov [{found} + 40], r15",
+            "mov [{found}], r15",
+            "mov [{found} + 8], r14",
+            "mov [{found} + 16], r13",
+            "mov [{found} + 24], r12",
+            "mov [{found} + 32], rbx",
+            "mov [{found} + 40], rbp",
             "mov [{found} + 48], rsp",
             "lea {pc}, [rip]",
             "mov [{found} + 56], {pc}",
@@ -131,8 +138,8 @@ pub(crate) fn registers_here() -> Registers {
             options(nostack, preserves_flags),
         );
     }
-    let [rbx, rbp, r12, r13, r14, r15, sp, pc] = found;
-    registers_at_entry(pc, sp, [rbx, rbp, r12, r13, r14, r15])
+    let [preserved @ .., sp, pc] = found;
+    registers_at_entry(pc, sp, &preserved)
 }
 
 /// The interrupted registers.

@@ -143,6 +143,12 @@ pub fn noted() -> Option<&'static Slot> {
     noted_inline()
 }
 
+/// [`noted`] for a thread that has just used its thread-local storage.
+#[inline(always)]
+pub(crate) fn noted_unchecked() -> Option<&'static Slot> {
+    at(note::read_unchecked())
+}
+
 /// [`noted`] where a call would be a good part of the whole.
 #[inline(always)]
 pub(crate) fn noted_inline() -> Option<&'static Slot> {

@@ -28,6 +28,12 @@ pub(super) fn read() -> u64 {
     if thread_pointer::is_usable() { thread_word() } else { 0 }
 }
 
+/// The calling thread's token, or 0. The thread must have used its thread-local storage just now.
+#[inline(always)]
+pub(super) fn read_unchecked() -> u64 {
+    thread_word()
+}
+
 /// Sets the calling thread's token.
 pub(super) fn write(token: u64) {
     if thread_pointer::is_usable() {
