@@ -36,7 +36,7 @@ impl Walker<'_, '_> {
         let known = self.codes.place(address).and_then(|place| self.codes.at(place, address));
         if let Some((code, number)) = known.filter(|_| is_complete)
             // SAFETY: the code object of a complete frame, whose thread is paused.
-            && unsafe { self.codes.is_unchanged(code, python) }
+            && unsafe { code.is_unchanged(python) }
         {
             return Ok(Some(Ok(*number)));
         }

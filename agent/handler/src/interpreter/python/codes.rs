@@ -1,9 +1,5 @@
 //! The identity of code objects, and the cache of those that a thread has met.
 
-use core::cell::Cell;
-
-use python_layout::Layout;
-
 use super::descriptor::Python;
 use super::string::Identity;
 use super::unreadable::Unreadable;
@@ -41,8 +37,6 @@ pub(crate) struct Codes {
     known: [(Code, u32); SETS * WAYS],
     /// The way to replace next.
     next: usize,
-    /// The file name that was read last in this walk, with its identity: many functions on a stack are in one file.
-    last_file: Cell<(u64, Identity)>,
 }
 
 /// A power of two.
@@ -52,7 +46,6 @@ const WAYS: usize = 4;
 impl Codes {
     /// Begins a walk. Forgets what belongs to another region.
     pub(super) fn begin(&mut self, nonce: u64) {
-        self.last_file.set((0, Identity::default()));
         if self.nonce != nonce {
             self.nonce = nonce;
             self.addresses.fill([0; WAYS]);
@@ -91,45 +84,31 @@ impl Codes {
             (*address, *known) = (code.address, (code, number));
         }
     }
+}
 
-    /// True if the object at the address of `code` still has this identity.
+impl Code {
+    /// Whether the object at the address still has this identity.
     ///
     /// # Safety
     /// The address must be that of the code object of a complete frame, whose thread is paused.
     #[inline(always)]
-    pub(super) unsafe fn is_unchanged(&self, code: &Code, python: &Python) -> bool {
+    pub(super) unsafe fn is_unchanged(&self, python: &Python) -> bool {
         let layout = &python.layout;
         // SAFETY: the frame refers to a live object. If that is a code object that is not being freed, its name and file are
         // alive too.
         let field = |base: u64, offset: u16| unsafe { load_field(base, offset) };
-        let own = |offset: u16| field(code.address, offset);
+        let own = |offset: u16| field(self.address, offset);
         own(layout.object_type - 8) != 0
             && own(layout.object_type) == python.code_type
-            && own(layout.code_name) == code.name
-            && own(layout.code_file) == code.file
-            && own(layout.code_lines) == code.lines
+            && own(layout.code_name) == self.name
+            && own(layout.code_file) == self.file
+            && own(layout.code_lines) == self.lines
             && (own(layout.code_first_line & !7) >> (layout.code_first_line % 8 * 8)) as u32
-                == code.first_line
+                == self.first_line
             // SAFETY: the names that were just read.
-            && unsafe { Identity::of(layout, code.name) } == code.name_identity
-            // SAFETY: the same.
-            && (self.last_file.get() == (code.file, code.file_identity) || unsafe { self.is_same_file(code, layout) })
+            && unsafe { self.name_identity.is_of(layout, self.name) && self.file_identity.is_of(layout, self.file) }
     }
 
-    /// Whether the file name of a function is still the same.
-    ///
-    /// # Safety
-    /// There must be one, which nobody frees meanwhile.
-    #[inline(never)]
-    unsafe fn is_same_file(&self, code: &Code, layout: &Layout) -> bool {
-        // SAFETY: the caller's promise.
-        let identity = unsafe { Identity::of(layout, code.file) };
-        self.last_file.set((code.file, identity));
-        identity == code.file_identity
-    }
-}
-
-impl Code {
     /// Reads the code object at an address; `None` if its code is the interpreter's own, which has no name.
     pub(super) fn read(
         python: &Python,

@@ -279,7 +279,7 @@ impl Entry {
             Some((known, function))
                 if known.words == words
                     // SAFETY: the code object of a complete frame.
-                    && unsafe { codes.is_unchanged(known, python) } =>
+                    && unsafe { known.is_unchanged(python) } =>
             {
                 let owner = (of_frame(layout.frame_owner & !7) >> (layout.frame_owner % 8 * 8)) as u8;
                 if let Some(offset) = layout.instruction(of_frame(layout.frame_instruction), code)

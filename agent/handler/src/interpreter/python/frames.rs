@@ -43,8 +43,22 @@ struct Pushed {
 }
 
 impl Walker<'_, '_> {
+    /// Finds all runs of a state, or notes that some are missing; returns whether it found all. Apart: nearly all threads have
+    /// one state, and what a loop over several would keep at hand is not needed.
+    #[inline(never)]
+    pub(super) fn find(&mut self, state: u64) -> bool {
+        self.begin(state);
+        let walked = self.walk(state);
+        if let Err(gap) = walked {
+            let inside = self.found.last().unwrap_or(self.thread.innermost);
+            self.found.push_gap(gap);
+            self.found.close(inside);
+        }
+        walked.is_ok()
+    }
+
     /// Finds all runs. The error says why further ones are missing.
-    pub(super) fn walk(&mut self, state: u64) -> Result<(), Gap> {
+    fn walk(&mut self, state: u64) -> Result<(), Gap> {
         match self.thread.python.layout.linkage {
             Linkage::Objects | Linkage::ObjectsAndCFrames => {
                 let walked = self.frame_objects(state);
@@ -326,7 +340,7 @@ impl Walker<'_, '_> {
             let code = of_frame(layout.frame_code);
             let (known, function) = codes.at(codes.place(code)?, code)?;
             // SAFETY: the code object of a complete frame, whose thread is paused.
-            if !unsafe { codes.is_unchanged(known, python) } {
+            if !unsafe { known.is_unchanged(python) } {
                 return None;
             }
             let offset = object_instruction(layout, of_frame(layout.frame_instruction & !7))?;

@@ -90,21 +90,16 @@ pub(super) fn find(
     }
     let Work { cached, codes, data_stack, text, .. } = work;
     let states = cached.states(thread.python, thread.pointer, memory);
-    let is_alone = states.iter().filter(|state| **state != 0).count() == 1;
+    let count = states.iter().position(|state| *state == 0).unwrap_or(states.len());
+    let is_alone = count == 1;
     let mut to_sort = !is_alone;
     codes.begin(thread.recording.region.nonce());
+    let (certain, trust) = (Certain::NOTHING, Trust::Nothing);
+    let mut walker =
+        Walker { thread, calls, memory, found, text, codes, data_stack, certain, trust, is_alone };
     let mut complete = true;
-    for state in states.into_iter().filter(|state| *state != 0) {
-        let (certain, trust) = (Certain::NOTHING, Trust::Nothing);
-        let mut walker =
-            Walker { thread, calls, memory, found, text, codes, data_stack, certain, trust, is_alone };
-        walker.begin(state);
-        if let Err(gap) = walker.walk(state) {
-            complete = false;
-            let inside = found.last().unwrap_or(thread.innermost);
-            found.push_gap(gap);
-            found.close(inside);
-        }
+    for state in states.into_iter().take(count) {
+        complete &= walker.find(state);
     }
     // A call that begins or ends may have no frame. If more lack one, a chain was broken by a frame being linked.
     if complete && calls.evaluations > found.runs().len() + 1 {

@@ -11,60 +11,93 @@ const FAR: u64 = 4096;
 /// The interpreter has not computed the hash.
 const UNKNOWN: u64 = u64::MAX;
 
+/// Size of a word in bytes.
+const WORD: u16 = 8;
+
 /// What tells a string from others that had its memory before: the interpreter's hash or, if that has not been computed, as of
 /// qualified names before 3.13 and of files, the length and the last characters.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
-pub(super) struct Identity(u64);
+pub(super) struct Identity {
+    word: u64,
+    ends: Ends,
+}
+
+/// Where the length and the last characters of a string without a hash are: in an object with the same state and length they
+/// are in the same place. All zero if there is a hash, or if its text is elsewhere.
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+struct Ends {
+    state: u32,
+    length: u32,
+    /// The offset of the last word.
+    last: u16,
+    /// Bits of that word that precede the text.
+    beyond: u8,
+}
 
 impl Identity {
     /// Reads that of what should be a string.
     #[inline(never)]
     pub(super) fn read(layout: &Layout, string: u64, memory: &mut Memory<'_>) -> Option<Self> {
-        match memory.field(string, layout.string_hash)? {
-            UNKNOWN => ends(layout, |offset| memory.field(string, offset)).map(Self),
-            hash => Some(Self(hash)),
+        Self::of_words(layout, |offset| memory.field(string, offset))
+    }
+
+    /// That of the string whose words `word` reads.
+    #[inline]
+    fn of_words(layout: &Layout, mut word: impl FnMut(u16) -> Option<u64>) -> Option<Self> {
+        match word(layout.string_hash)? {
+            UNKNOWN => {
+                let Some(ends) = Ends::of_words(layout, &mut word)? else { return Some(Self::default()) };
+                Some(Self { word: ends.word(word(ends.last)?), ends })
+            }
+            hash => Some(Self { word: hash, ends: Ends::default() }),
         }
     }
 
-    /// That of the string at an address.
+    /// Whether it is that of the string at an address.
     ///
     /// # Safety
     /// There must be one, which nobody frees meanwhile.
     #[inline(always)]
-    pub(super) unsafe fn of(layout: &Layout, string: u64) -> Self {
-        // SAFETY: a field of the string.
-        match unsafe { load_field(string, layout.string_hash) } {
-            // SAFETY: the caller's promise.
-            UNKNOWN => unsafe { Self::of_unhashed(layout, string) },
-            hash => Self(hash),
+    pub(super) unsafe fn is_of(&self, layout: &Layout, string: u64) -> bool {
+        // SAFETY: fields of the string, and its last word, which is there in every string of this state and length.
+        let field = |offset: u16| unsafe { load_field(string, offset) };
+        let hash = field(layout.string_hash);
+        if hash != UNKNOWN {
+            return self.word == hash && self.ends.last == 0;
         }
-    }
-
-    /// # Safety
-    /// As for [`of`](Self::of).
-    #[inline(never)]
-    unsafe fn of_unhashed(layout: &Layout, string: u64) -> Self {
-        // SAFETY: fields of the string, and words of its text.
-        let word = |offset: u16| Some(unsafe { load_field(string, offset) });
-        Self(ends(layout, word).unwrap_or(0))
+        let Ends { state, length, last, .. } = self.ends;
+        field(layout.string_state) as u32 == state
+            && field(layout.string_length) == u64::from(length)
+            && last != 0
+            && self.ends.word(field(last)) == self.word
     }
 
     /// All of it.
     pub(super) fn word(self) -> u64 {
-        self.0
+        self.word
     }
 }
 
-/// The length and the last characters.
-#[inline]
-fn ends(layout: &Layout, mut word: impl FnMut(u16) -> Option<u64>) -> Option<u64> {
-    let Some((start, width)) = layout.text(word(layout.string_state)?) else { return Some(0) };
-    let length = word(layout.string_length)?;
-    let bytes = length.saturating_mul(width.into()).min(FAR) as u16;
-    // Of a shorter text, without what follows it.
-    let beyond = 8 * u32::from(8u16.saturating_sub(bytes));
-    let last = word(start + bytes.saturating_sub(8))?.checked_shl(beyond).unwrap_or(0);
-    Some(last ^ length.wrapping_mul(0x9e37_79b9_7f4a_7c15))
+impl Ends {
+    /// Of the string whose words `word` reads; the inner `None` if its text is elsewhere or too long.
+    #[inline]
+    fn of_words(layout: &Layout, mut word: impl FnMut(u16) -> Option<u64>) -> Option<Option<Self>> {
+        let state = word(layout.string_state)?;
+        let Some((start, width)) = layout.text(state) else { return Some(None) };
+        let Ok(length) = u32::try_from(word(layout.string_length)?) else { return Some(None) };
+        let bytes = u64::from(length).saturating_mul(width.into()).min(FAR) as u16;
+        let last = start + bytes.saturating_sub(WORD);
+        let beyond = 8 * WORD.saturating_sub(bytes) as u8;
+        Some(Some(Self { state: state as u32, length, last, beyond }))
+    }
+
+    /// The identity of a string with this last word.
+    #[inline(always)]
+    fn word(self, last: u64) -> u64 {
+        // Of a shorter text, without what follows it.
+        let text = if self.beyond < 64 { last << self.beyond } else { 0 };
+        text ^ u64::from(self.length).wrapping_mul(0x9e37_79b9_7f4a_7c15)
+    }
 }
 
 /// Copies as many characters of a string as fit. Returns their width, too.
@@ -100,8 +133,16 @@ mod tests {
 
     fn identity(object: &[u64; 16]) -> Identity {
         let layout = Layout::of_minor(12).unwrap();
+        let word = |offset: u16| object.get(usize::from(offset) / 8).copied();
+        let identity = Identity::of_words(&layout, word).unwrap();
+        assert!(is(identity, object));
+        identity
+    }
+
+    fn is(identity: Identity, object: &[u64; 16]) -> bool {
+        let layout = Layout::of_minor(12).unwrap();
         // SAFETY: the object is a string.
-        unsafe { Identity::of(&layout, object.as_ptr() as u64) }
+        unsafe { identity.is_of(&layout, object.as_ptr() as u64) }
     }
 
     #[test]
@@ -113,7 +154,9 @@ mod tests {
                 "{text}: by what was there before"
             );
             for other in texts.iter().take(number) {
-                assert!(identity(&string(text, 7)) != identity(&string(other, 7)), "{text} {other}");
+                let (one, other) = (string(text, 7), string(other, 7));
+                assert!(identity(&one).word() != identity(&other).word(), "{text}");
+                assert!(!is(identity(&one), &other) && !is(identity(&other), &one), "{text}");
             }
         }
     }

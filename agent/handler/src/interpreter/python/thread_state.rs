@@ -18,7 +18,7 @@ const STATES: usize = 4;
 const INTERPRETERS: usize = 64;
 const THREADS: usize = 8192;
 
-/// The thread states found for a thread; 0 for none.
+/// The thread states found for a thread; 0 for none, after all others.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Cached {
     states: [u64; STATES],
@@ -59,9 +59,9 @@ impl Cached {
             *self = Self::default();
             return self.states;
         };
-        let holds =
-            |state: &u64| *state == 0 || is_state_of(python, *state, thread, heads, memory) == Some(true);
-        let stand = self.states.first() != Some(&0) && self.states.iter().all(holds);
+        let holds = |state: &u64| is_state_of(python, *state, thread, heads, memory) == Some(true);
+        let stand =
+            self.states.first() != Some(&0) && self.states.iter().take_while(|state| **state != 0).all(holds);
         // With other interpreters all lists are searched in each walk.
         let since = if stand && heads.is_only && self.heads.is_only { self.heads.state } else { 0 };
         if since == 0 {
