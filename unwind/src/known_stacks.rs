@@ -125,7 +125,7 @@ impl<N> KnownStack<N> {
         for offsets in offsets.as_chunks::<LANES>().0 {
             for (lane, offset) in lanes.iter_mut().zip(offsets) {
                 // SAFETY: the caller guarantees it, and no offset exceeds `reach`.
-                *lane = mix(*lane, unsafe { memory.load(self.at(*offset)) });
+                *lane = stir(unsafe { memory.load_xor(self.sp, u64::from(*offset), *lane) });
             }
         }
         let [first, second, third, fourth] = lanes;
@@ -142,8 +142,14 @@ impl<N> KnownStack<N> {
 /// Adds a word to a hash: for a given hash, different words give different results, and the other way round.
 #[inline(always)]
 pub fn mix(hash: u64, word: u64) -> u64 {
+    stir(hash ^ word)
+}
+
+/// The word with its bits spread.
+#[inline(always)]
+fn stir(word: u64) -> u64 {
     // Fibonacci hashing; the rotation brings what the product has spread to the low bits.
-    (hash ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29)
+    word.wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29)
 }
 
 /// Where a walk begins, and how much memory from there on is known to be readable.

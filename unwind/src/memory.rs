@@ -1,5 +1,7 @@
 //! The walker's access to the memory of the thread it walks.
 
+use crate::arch::WORD;
+
 /// Reads memory of the walked thread.
 ///
 /// Addresses come from possibly corrupt stacks: an implementation must check them before it loads.
@@ -22,6 +24,16 @@ pub trait Memory {
     /// They must lie between an address and the result of [`known_until`](Self::known_until) for it.
     unsafe fn load(&mut self, address: u64) -> u64 {
         self.read(address).unwrap_or(0)
+    }
+
+    /// `other` with the bits flipped that are set in the word at number `index` from `base` on, unchecked.
+    ///
+    /// # Safety
+    /// As for [`load`](Self::load).
+    #[inline(always)]
+    unsafe fn load_xor(&mut self, base: u64, index: u64, other: u64) -> u64 {
+        // SAFETY: the caller's promise is the same.
+        other ^ unsafe { self.load(base.wrapping_add(index * WORD)) }
     }
 }
 

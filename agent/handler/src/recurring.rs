@@ -14,7 +14,7 @@ use shm_format::record::{FrameWords, RecurringStack};
 use shm_format::{AlikeAllocations, AllocationNonce, BlockId, Committed, DurableRecord, Loss, Mode, Repeat};
 use unwind::{End, KnownStacks, Leaf, Memory};
 
-use crate::arch::load;
+use crate::arch::{load, load_xor};
 use crate::caller::{Caller, Note};
 use crate::clock;
 use crate::interpreter::{self, Calls, Signals};
@@ -57,6 +57,12 @@ impl Memory for Own {
     unsafe fn load(&mut self, address: u64) -> u64 {
         // SAFETY: the caller stays within what `known_until` returned: the used part of the stack, which is mapped.
         unsafe { load(address) }
+    }
+
+    #[inline(always)]
+    unsafe fn load_xor(&mut self, base: u64, index: u64, other: u64) -> u64 {
+        // SAFETY: as in `load`.
+        unsafe { load_xor(base, index, other) }
     }
 }
 

@@ -29,6 +29,7 @@ pub(super) struct Countdown {
 handler::thread_block!(fn in_thread_locals() -> Countdown, "selfwind_countdown");
 
 /// The calling thread's; `None` if there is no room for it.
+#[inline(always)]
 pub(super) fn own() -> Option<*mut Countdown> {
     in_thread_locals().or_else(|| SHARED.of_thread(thread_pointer()))
 }

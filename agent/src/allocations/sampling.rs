@@ -90,6 +90,7 @@ pub(super) unsafe extern "C" fn before(call: &Call) -> u64 {
 }
 
 /// Runs after such a call of the function at `entry`.
+#[inline(always)]
 pub(super) fn after(call: &Call, entry: u64, given_up: u64, result: u64) {
     if given_up == LEAVE_ALONE {
         return;
@@ -111,22 +112,21 @@ pub(super) fn after(call: &Call, entry: u64, given_up: u64, result: u64) {
     let mean = MEAN.load(Ordering::Relaxed);
     if mean == ALL {
         own.left = 0;
-        return sample(own, &call.caller(entry), block, size);
-    }
-    if !own.is_begun() {
+    } else {
+        if !own.is_begun() {
+            own.draw(mean);
+        }
+        if own.left > size {
+            own.left -= size;
+            return;
+        }
         own.draw(mean);
     }
-    match own.left.checked_sub(size).filter(|left| *left > 0) {
-        Some(left) => own.left = left,
-        None => {
-            own.draw(mean);
-            sample(own, &call.caller(entry), block, size);
-        }
-    }
+    sample(own, &call.caller(entry), block, size);
 }
 
 /// Records a sampled allocation.
-#[inline(never)]
+#[inline(always)]
 fn sample(own: &mut Countdown, caller: &Caller, block: u64, size: u64) {
     let Some(recording) = recording::current() else { return };
     // A child of `vfork` is a thread of another process.
@@ -171,7 +171,7 @@ fn put_back(block: u64, id: BlockId) {
     }
 }
 
-#[inline]
+#[inline(always)]
 fn put_in(live: &LiveBlocks, block: u64, id: BlockId) {
     let Some(page) = page(block) else { return };
     // First, so that a thread that frees the block looks it up.

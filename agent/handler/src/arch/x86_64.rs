@@ -316,6 +316,20 @@ pub(crate) unsafe fn load(address: u64) -> u64 {
     value
 }
 
+/// `other` with the bits flipped that are set in the word at number `index` from `base` on, which is loaded as [`load`] does.
+///
+/// # Safety
+/// The bytes must be mapped readable.
+#[inline(always)]
+pub(crate) unsafe fn load_xor(base: u64, index: u64, other: u64) -> u64 {
+    let mut value = other;
+    // SAFETY: as in `load`.
+    unsafe {
+        asm!("xor {}, [{} + 8 * {}]", inout(reg) value, in(reg) base, in(reg) index, options(nostack, readonly))
+    };
+    value
+}
+
 /// Loads the eight bytes at `offset` of the structure at `base`, as [`load`] does.
 ///
 /// # Safety

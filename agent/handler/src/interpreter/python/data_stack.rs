@@ -156,13 +156,17 @@ impl DataStack {
         self.entry(frame).is_some()
     }
 
+    /// Whether a frame lies in the chunk whose frames were read.
+    #[inline]
+    pub(super) fn may_hold(&self, frame: u64) -> bool {
+        self.range.hold(frame)
+    }
+
     /// The frames from `frame` on that are complete and whose code was met before; the chain ends with a frame that has an owner
-    /// if it `ends_itself`. To be called from inner to outer frames.
+    /// if it `ends_itself`. To be called from inner to outer frames, of those that it [may hold](Self::may_hold).
     #[inline]
     pub(super) fn chain(&mut self, frame: u64, ends_itself: bool) -> Chain<'_> {
-        if self.range.hold(frame) {
-            self.entry(frame);
-        }
+        self.entry(frame);
         let entries = self.entries.get(..self.count).unwrap_or(&[]);
         Chain { entries, next: frame, ends_itself, has_ended: false }
     }

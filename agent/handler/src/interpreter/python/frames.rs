@@ -312,6 +312,9 @@ impl Walker<'_, '_> {
     /// all outer ones.
     #[inline]
     fn push_read(&mut self, frame: u64, ends_itself: bool) -> Pushed {
+        if !self.data_stack.may_hold(frame) {
+            return Pushed { next: frame, has_ended: false, is_full: false };
+        }
         let mut chain = self.data_stack.chain(frame, ends_itself);
         let is_full = !self.found.extend(&mut chain);
         if chain.next != frame {
