@@ -91,7 +91,7 @@ impl Code {
     ///
     /// # Safety
     /// The address must be that of the code object of a complete frame, whose thread is paused.
-    #[inline(always)]
+    #[inline]
     pub(super) unsafe fn is_unchanged(&self, python: &Python) -> bool {
         let layout = &python.layout;
         // SAFETY: the frame refers to a live object. If that is a code object that is not being freed, its name and file are

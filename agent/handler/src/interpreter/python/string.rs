@@ -117,6 +117,8 @@ pub(super) fn copy<'r>(
 
 #[cfg(test)]
 mod tests {
+    extern crate std;
+
     use super::*;
 
     /// An ASCII string without a hash, as 3.12 has it, in memory that held `before`.
@@ -133,7 +135,8 @@ mod tests {
 
     fn identity(object: &[u64; 16]) -> Identity {
         let layout = Layout::of_minor(12).unwrap();
-        let word = |offset: u16| object.get(usize::from(offset) / 8).copied();
+        let bytes: std::vec::Vec<u8> = object.iter().flat_map(|word| word.to_le_bytes()).collect();
+        let word = |offset: u16| Some(u64::from_le_bytes(*bytes.get(usize::from(offset)..)?.first_chunk()?));
         let identity = Identity::of_words(&layout, word).unwrap();
         assert!(is(identity, object));
         identity
