@@ -1,7 +1,5 @@
 //! The walker's access to the memory of the thread it walks.
 
-use crate::arch::WORD;
-
 /// Reads memory of the walked thread.
 ///
 /// Addresses come from possibly corrupt stacks: an implementation must check them before it loads.
@@ -33,7 +31,7 @@ pub trait Memory {
     #[inline(always)]
     unsafe fn load_xor(&mut self, base: u64, index: u64, other: u64) -> u64 {
         // SAFETY: the caller's promise is the same.
-        other ^ unsafe { self.load(base.wrapping_add(index * WORD)) }
+        other ^ unsafe { self.load(base.wrapping_add(index * size_of::<u64>() as u64)) }
     }
 }
 

@@ -159,7 +159,7 @@ fn miss(
     walk(recording, slot, caller, allocation)
 }
 
-/// [`write`] in a process in which there may be an interpreter's frames.
+/// The same in a process in which there may be an interpreter's frames.
 #[inline(never)]
 fn write_mixed(
     recording: &Recording,
