@@ -64,7 +64,7 @@ pub use layout::{
     ANSWER_BYTES, ANSWERS_LEN, DoorbellPage, Geometry, Identity, LayoutError, Mode, REQUEST_SLOTS,
 };
 #[cfg(not(loom))]
-pub use live_blocks::{AllocationNonce, BlockId, BlocksView, Inserted, LiveBlocks};
+pub use live_blocks::{AllocationNonce, BlockId, BlocksView, Expected, Inserted, LiveBlocks};
 #[cfg(not(loom))]
 pub use live_mappings::{LiveMappings, MappedPart, MappingKind, MappingNonce, MappingsView, kind_of};
 pub use lock_nonce::LockNonce;

@@ -189,14 +189,14 @@ impl LiveBlocks {
         Part { entries: self.table.entries(), start, mask: count.wrapping_sub(1) }
     }
 
-    /// The entry with this address, freed or not, otherwise the one to use for it; and what that holds in place of an address.
-    /// `None` if there is no room.
+    /// The entry with the address of the block, freed or not, otherwise the one to use for it; and what that holds in place of
+    /// an address. `None` if there is no room.
     #[inline]
-    fn find(&self, address: u64) -> Option<(&Entry, u64)> {
+    fn find<'t>(&'t self, block: &Expected<'t>) -> Option<(&'t Entry, u64)> {
         // Mostly the nearest one: allocators give out the same addresses again and again.
-        match self.newest().nearest(address).map(|entry| (entry, entry.now())) {
-            Some((entry, found)) if found & !GONE == address => Some((entry, found)),
-            _ => self.find_further(address),
+        match block.nearest.map(|entry| (entry, entry.now())) {
+            Some((entry, found)) if found & !GONE == block.address => Some((entry, found)),
+            _ => self.find_further(block.address),
         }
     }
 
@@ -231,20 +231,22 @@ impl LiveBlocks {
         (found == address).then_some(entry)
     }
 
-    /// Prefetches what the insertion of that block will read.
+    /// Prefetches what the insertion of the block at `address` will read, an even number that only the caller knows so far.
     #[inline]
-    pub fn expect(&self, address: u64) {
-        if let Some(entry) = self.newest().nearest(address) {
+    pub fn expect(&self, address: u64) -> Expected<'_> {
+        let nearest = self.newest().nearest(address);
+        if let Some(entry) = nearest {
             prefetch(&entry.address);
         }
+        Expected { address, nearest }
     }
 
-    /// Inserts the block at `address`, an even number that only the caller knows so far. Replaces a block with the same
-    /// address whose end was missed.
+    /// Inserts a block. Replaces one with the same address whose end was missed.
     #[inline]
-    pub fn insert(&self, address: u64, id: BlockId) -> Inserted {
+    pub fn insert(&self, block: &Expected<'_>, id: BlockId) -> Inserted {
+        let address = block.address;
         for _ in 0..WINDOW {
-            let Some((entry, before)) = self.find(address) else { break };
+            let Some((entry, before)) = self.find(block) else { break };
             if before == address {
                 entry.id.store(id.0, Ordering::Relaxed);
                 return Inserted::Replaced;
@@ -277,6 +279,13 @@ impl LiveBlocks {
         entry.address.store(address | GONE, Ordering::Release);
         Some(BlockId(id))
     }
+}
+
+/// A block that is about to be inserted.
+#[derive(Debug)]
+pub struct Expected<'t> {
+    address: u64,
+    nearest: Option<&'t Entry>,
 }
 
 /// The outcome of an insertion.
@@ -340,13 +349,13 @@ mod tests {
     fn what_was_entered_and_not_removed_is_told() {
         with_table(256, |table, words| {
             for block in 1..=100u64 {
-                assert_eq!(table.insert(block << 20, BlockId::new(1, block)), Inserted::New);
+                assert_eq!(table.insert(&table.expect(block << 20), BlockId::new(1, block)), Inserted::New);
             }
             for block in 1..=50u64 {
                 assert_eq!(table.remove(block << 20), Some(BlockId::new(1, block)));
                 assert_eq!(table.remove(block << 20), None);
             }
-            assert_eq!(table.insert(60 << 20, BlockId::new(2, 7)), Inserted::Replaced);
+            assert_eq!(table.insert(&table.expect(60 << 20), BlockId::new(2, 7)), Inserted::Replaced);
             let view = BlocksView::find(words).unwrap();
             let mut ids: Vec<_> = view.ids().collect();
             ids.sort();
@@ -363,7 +372,10 @@ mod tests {
         with_table(64, |table, words| {
             for round in 0..1000u64 {
                 for block in 1..=20u64 {
-                    assert_eq!(table.insert(block << 12, BlockId(round << 8 | block)), Inserted::New);
+                    assert_eq!(
+                        table.insert(&table.expect(block << 12), BlockId(round << 8 | block)),
+                        Inserted::New
+                    );
                 }
                 for block in 1..=20u64 {
                     assert_eq!(table.remove(block << 12), Some(BlockId(round << 8 | block)));
@@ -374,7 +386,7 @@ mod tests {
             assert_eq!(taken.count(), 20);
             // Other addresses may have them.
             for block in 100..10_000u64 {
-                assert_eq!(table.insert(block << 4, BlockId(block)), Inserted::New, "{block}");
+                assert_eq!(table.insert(&table.expect(block << 4), BlockId(block)), Inserted::New, "{block}");
                 assert_eq!(table.remove(block << 4), Some(BlockId(block)));
             }
             assert_eq!(BlocksView::find(words).unwrap().ids().count(), 0);
@@ -384,7 +396,7 @@ mod tests {
     #[test]
     fn a_full_table_says_how_many_it_does_not_tell_of() {
         with_table(64, |table, words| {
-            let blocks = (1..=200u64).map(|block| table.insert(block << 4, BlockId(block)));
+            let blocks = (1..=200u64).map(|block| table.insert(&table.expect(block << 4), BlockId(block)));
             let kept = blocks.filter(|inserted| *inserted == Inserted::New).count();
             let view = BlocksView::find(words).unwrap();
             assert_eq!((view.ids().count(), view.untracked), (kept, 200 - kept as u64));
@@ -396,7 +408,7 @@ mod tests {
     #[test]
     fn a_second_part_takes_what_the_first_does_not() {
         with_parts(256, 4096, |table, words| {
-            let insert = |block: u64| table.insert(block << 4, BlockId(block));
+            let insert = |block: u64| table.insert(&table.expect(block << 4), BlockId(block));
             let blocks = 1..=3000u64;
             let crowded = blocks.clone().find(|block| {
                 assert_eq!(insert(*block), Inserted::New, "{block}");
@@ -423,12 +435,14 @@ mod tests {
     #[test]
     fn without_a_second_part_the_first_is_filled() {
         with_parts(64, 4096, |table, words| {
-            (1..=32u64).for_each(|block| assert_eq!(table.insert(block << 4, BlockId(block)), Inserted::New));
+            (1..=32u64).for_each(|block| {
+                assert_eq!(table.insert(&table.expect(block << 4), BlockId(block)), Inserted::New)
+            });
             assert!(table.is_crowded());
             table.set_second(false);
             assert!(!table.is_crowded());
-            let kept =
-                (33..=200u64).filter(|block| table.insert(block << 4, BlockId(*block)) == Inserted::New);
+            let kept = (33..=200u64)
+                .filter(|block| table.insert(&table.expect(block << 4), BlockId(*block)) == Inserted::New);
             let kept = kept.count();
             let view = BlocksView::find(words).unwrap();
             assert_eq!((view.ids().count(), view.untracked), (32 + kept, 168 - kept as u64));
@@ -444,7 +458,7 @@ mod tests {
                 let address = |block: u64| 0x5555_5555_0010 + block * distance;
                 let blocks = 0..ENTRIES as u64 * 3 / 4;
                 for block in blocks.clone() {
-                    table.insert(address(block), BlockId(block));
+                    table.insert(&table.expect(address(block)), BlockId(block));
                 }
                 let view = BlocksView::find(words).unwrap();
                 assert!(view.untracked <= ENTRIES as u64 / 1000, "{distance}: {}", view.untracked);

@@ -21,7 +21,7 @@ use crate::slot::Slot;
 
 /// Records the stack of a call. Returns the number of the calling thread, or `None` if nothing was recorded.
 pub fn record(recording: &Recording, caller: &Caller, note: Note) -> Option<u32> {
-    let recorded = Begun::new(recording, own_slot(caller.stack_pointer), caller).and_then(|begun| {
+    let recorded = Begun::new(recording, caller, own_slot).and_then(|begun| {
         let (committed, end) = caller.write(recording, begun.slot, note);
         begun.finish(recording, committed, end)
     });
@@ -36,7 +36,7 @@ pub fn record_allocation(
     caller: &Caller,
     allocation: AllocationNonce,
 ) -> Option<BlockId> {
-    match Begun::new(recording, own_slot_at_once(caller.stack_pointer), caller) {
+    match Begun::new(recording, caller, own_slot_at_once) {
         Ok(begun) => match recurring::write(recording, begun.slot, caller, allocation) {
             Written::Counted(id) => {
                 begun.count(recording);
@@ -82,11 +82,15 @@ struct Begun {
 
 impl Begun {
     #[inline(always)]
-    fn new(recording: &Recording, slot: Option<&'static Slot>, caller: &Caller) -> Result<Self, Missed> {
+    fn new(
+        recording: &Recording,
+        caller: &Caller,
+        own_slot: impl FnOnce(u64) -> Option<&'static Slot>,
+    ) -> Result<Self, Missed> {
         if recording.is_over() {
             return Err(Missed::Skipped(Skip::Stopped));
         }
-        let slot = slot.ok_or(Missed::Skipped(Skip::DisabledThread))?;
+        let slot = own_slot(caller.stack_pointer).ok_or(Missed::Skipped(Skip::DisabledThread))?;
         let entered = slot.enter(caller.stack_pointer).ok_or(Missed::Skipped(Skip::Nested))?;
         if !recording.is_current() {
             return Err(Missed::Skipped(Skip::Stopped));

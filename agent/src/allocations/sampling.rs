@@ -6,7 +6,7 @@ use handler::AnyAlignment;
 use handler::call::{self, Note};
 use handler::caller::Caller;
 use handler::recording::{self, Recording};
-use shm_format::{AllocationNonce, BlockId, Inserted, LiveBlocks, Repeat};
+use shm_format::{AllocationNonce, BlockId, Expected, Inserted, LiveBlocks, Repeat};
 
 use super::allocation_call::Call;
 use super::countdown::{self, Countdown};
@@ -135,9 +135,7 @@ fn sample(own: &mut Countdown, caller: &Caller, block: u64, size: u64) {
     }
     let live = recording.live_blocks.as_ref();
     // The table is far larger than the caches; its line arrives while the stack is walked.
-    if let Some(live) = live {
-        live.expect(block);
-    }
+    let expected = live.map(|live| live.expect(block));
     own.serial += 1;
     let allocation = AllocationNonce::new(size, own.serial);
     let id = match MEAN.load(Ordering::Relaxed) {
@@ -148,8 +146,8 @@ fn sample(own: &mut Countdown, caller: &Caller, block: u64, size: u64) {
             call::record(recording, caller, note).map(|thread| allocation.id(thread))
         }
     };
-    if let (Some(id), Some(live)) = (id, live) {
-        put_in(live, block, id);
+    if let (Some(id), Some(live), Some(expected)) = (id, live, expected) {
+        put_in(live, block, &expected, id);
     }
 }
 
@@ -167,16 +165,16 @@ fn live_blocks() -> Option<&'static LiveBlocks> {
 #[cold]
 fn put_back(block: u64, id: BlockId) {
     if let Some(live) = live_blocks() {
-        put_in(live, block, id);
+        put_in(live, block, &live.expect(block), id);
     }
 }
 
 #[inline(always)]
-fn put_in(live: &LiveBlocks, block: u64, id: BlockId) {
+fn put_in(live: &LiveBlocks, block: u64, expected: &Expected<'_>, id: BlockId) {
     let Some(page) = page(block) else { return };
     // First, so that a thread that frees the block looks it up.
     let counted = count(page);
-    if live.insert(block, id) != Inserted::New && counted {
+    if live.insert(expected, id) != Inserted::New && counted {
         less(page);
     }
     if live.is_crowded() {

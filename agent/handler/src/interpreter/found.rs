@@ -50,9 +50,13 @@ impl Found {
     #[inline(never)]
     pub(super) fn hash(&self) -> u64 {
         let frames = self.frames.get(..self.closed).unwrap_or(&[]);
-        let hash = frames.iter().fold(self.count as u64, |hash, frame| mix(hash, *frame));
-        let add = |hash, run: &Run| mix(mix(hash, run.inside), u64::from(run.until));
-        self.runs().iter().fold(hash, add)
+        // Two that do not wait for each other.
+        let of_frames = frames.iter().fold(self.count as u64, |hash, frame| mix(hash, *frame));
+        let of_runs = self
+            .runs()
+            .iter()
+            .fold(0, |hash, run| mix(hash, run.inside ^ u64::from(run.until).rotate_left(48)));
+        mix(of_frames, of_runs)
     }
 
     /// The runs.
