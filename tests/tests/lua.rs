@@ -28,14 +28,17 @@ struct Lua {
     program: &'static str,
     plugin: &'static str,
     flags: &'static [&'static str],
+    /// Most percent of samples of `lua_graph` with unreadable frames. What LuaJIT compiles differs from run to run, and the
+    /// share in which its frames are being changed with it: 2.5 to 5.7 % in 34 runs, 0.9 to 2.0 % without compiled code.
+    gaps: u64,
 }
 
 /// Those that are installed.
 fn interpreters() -> Vec<Lua> {
     let all = [
-        Lua { program: "lua5.4", plugin: "lua54", flags: &[] },
-        Lua { program: "luajit", plugin: "luajit", flags: &["-joff"] },
-        Lua { program: "luajit", plugin: "luajit", flags: &[] },
+        Lua { program: "lua5.4", plugin: "lua54", flags: &[], gaps: 1 },
+        Lua { program: "luajit", plugin: "luajit", flags: &["-joff"], gaps: 4 },
+        Lua { program: "luajit", plugin: "luajit", flags: &[], gaps: 8 },
     ];
     let is_there = |lua: &Lua| {
         is_installed(lua.program) || {
@@ -200,11 +203,9 @@ fn no_stack_is_impossible() {
                 }
             }
             println!("{what}: {looked_at} of {}, {gaps} with a gap", folded.total());
-            assert!(looked_at * 100 >= folded.total() * 95, "{what}: {looked_at} of {}", folded.total());
-            // 4 %, and three standard deviations of this number of samples.
-            let samples = recording.stats().number("samples") as f64;
-            let allowed = (0.04 + 3.0 * (0.04 / samples).sqrt()) * folded.total() as f64;
-            assert!(gaps as f64 <= allowed, "{what}: {gaps} gaps of {}", folded.total());
+            let total = folded.total();
+            assert!((looked_at + gaps) * 100 >= total * 98, "{what}: {looked_at} of {total}");
+            assert!(gaps * 100 <= total * lua.gaps, "{what}: {gaps} gaps of {total}");
         }
     }
 }
