@@ -28,8 +28,8 @@ struct Lua {
     program: &'static str,
     plugin: &'static str,
     flags: &'static [&'static str],
-    /// Most percent of samples of `lua_graph` with unreadable frames. What LuaJIT compiles differs from run to run, and the
-    /// share in which its frames are being changed with it: 2.5 to 5.7 % in 34 runs, 0.9 to 2.0 % without compiled code.
+    /// Maximum percentage of samples of `lua_graph` with unreadable frames. What LuaJIT compiles differs from run to run, and
+    /// so does this share: 2.5 to 5.7 % in 34 runs, 0.9 to 2.0 % without compiled code.
     gaps: u64,
 }
 

@@ -129,7 +129,7 @@ impl<N> KnownStack<N> {
             }
         }
         let [first, second, third, fourth] = lanes;
-        // Words differ in their middle bits for the most part; rotated, their lanes do not cancel each other out.
+        // Rotated by different amounts, so that the same difference in two lanes does not cancel out.
         first ^ second.rotate_left(16) ^ third.rotate_left(32) ^ fourth.rotate_left(48)
     }
 

@@ -50,7 +50,7 @@ impl Found {
     #[inline(never)]
     pub(super) fn hash(&self) -> u64 {
         let frames = self.frames.get(..self.closed).unwrap_or(&[]);
-        // Two that do not wait for each other.
+        // Two hashes that are computed side by side: each waits for its own multiplications only.
         let of_frames = frames.iter().fold(self.count as u64, |hash, frame| mix(hash, *frame));
         let of_runs = self
             .runs()

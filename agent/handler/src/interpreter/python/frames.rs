@@ -43,8 +43,8 @@ struct Pushed {
 }
 
 impl Walker<'_, '_> {
-    /// Finds all runs of a state, or notes that some are missing; returns whether it found all. Apart: nearly all threads have
-    /// one state, and what a loop over several would keep at hand is not needed.
+    /// Finds all runs of a state, or notes that some are missing; returns whether it found all. Not inlined into the loop over
+    /// states, whose invariants would be computed and spilled first: nearly all threads have one state.
     #[inline(never)]
     pub(super) fn find(&mut self, state: u64) -> bool {
         self.begin(state);

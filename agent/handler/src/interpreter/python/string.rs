@@ -30,7 +30,7 @@ struct Ends {
     length: u32,
     /// The offset of the last word.
     last: u16,
-    /// Bits of that word that precede the text.
+    /// Bits of that word that follow the text, if it is shorter.
     beyond: u8,
 }
 
