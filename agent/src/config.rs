@@ -112,6 +112,11 @@ pub(crate) struct Config {
 }
 
 impl Config {
+    /// Whether every allocation is recorded.
+    pub(crate) fn records_all_allocations(&self) -> bool {
+        self.allocations == 1
+    }
+
     /// The settings in `environment`.
     pub(crate) fn read(environment: impl Iterator<Item = &'static CStr>) -> Config {
         let mut config = Config {
@@ -189,7 +194,7 @@ impl Config {
             config.pool = match config.mode {
                 // Tracepoints may be hit at any rate.
                 _ if !config.tracepoints.is_empty() => HISTORY_POOL,
-                _ if config.allocations == 1 => ALLOCATIONS_POOL,
+                _ if config.records_all_allocations() => ALLOCATIONS_POOL,
                 Mode::Discard if config.sources.clock == Some(Clock::Perf) && !config.events.are_time() => {
                     EVENT_POOL
                 }

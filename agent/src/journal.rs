@@ -50,11 +50,11 @@ pub(crate) fn append(recording: &Recording, record: &DurableRecord<'_>) {
     }
 }
 
-/// Lets handlers use this many bytes of the log, which they back when they need them, if they can.
+/// Lets handlers append to the log, which they back when they need it. If they cannot, this many bytes are backed now.
 pub(crate) fn open_log(recording: &Recording, bytes: u64) {
     let opened = {
         let _held = GROWTH.hold();
-        room::open_log(&recording.region, bytes)
+        room::open_log(&recording.region)
     };
     if !opened {
         make_log(recording, bytes);

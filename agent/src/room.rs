@@ -121,8 +121,10 @@ fn back_run(region: &Region, start: NonNull<u8>, first: u32, count: u32) -> Opti
 
 /// Backs more of the durable log; false if it cannot grow. One caller at a time.
 pub(crate) fn grow_log(region: &Region) -> bool {
+    /// Bytes that are backed at once.
+    const MOST: u64 = 1 << 20;
     let backed = region.durable_backed();
-    let wanted = (backed * 2).min(region.geometry().durable_capacity);
+    let wanted = (backed + backed.min(MOST)).min(region.geometry().durable_capacity);
     let Some(_active) = Active::enter().filter(|_| wanted > backed) else { return false };
     let offset = region.geometry().durable_offset() + backed as usize;
     let (start, bytes) = region.durable_part(backed, wanted);
@@ -135,14 +137,9 @@ pub(crate) fn grow_log(region: &Region) -> bool {
     grown
 }
 
-/// Lets handlers back the durable log up to `bytes`; false if the kernel has no means for that. One caller at a time.
-pub(crate) fn open_log(region: &Region, bytes: u64) -> bool {
+/// Lets handlers back the durable log; false if the kernel has no means for that. One caller at a time.
+pub(crate) fn open_log(region: &Region) -> bool {
     let Some(_active) = Active::enter() else { return false };
-    let (start, bytes_more) = region.durable_part(region.durable_backed(), bytes);
-    // SAFETY: as in `grow_log`.
-    let is_accessible = unsafe { kernel::make_accessible(start, bytes_more) }.is_ok();
-    if is_accessible {
-        region.open_durable(bytes);
-    }
-    is_accessible && log::grow(region)
+    region.open_durable();
+    log::grow(region)
 }

@@ -31,7 +31,10 @@ const SMALL_POOL: usize = 64 << 10;
 /// Processes with this many threads have smaller chunks, since each thread holds one.
 const MANY_THREADS: u64 = 1024;
 const SMALL_CHUNK: u32 = 4 << 10;
-const DURABLE_SPACE: usize = 4 << 20;
+/// Space for the durable log, of which a process uses what its modules, threads and interpreted functions need.
+const DURABLE_SPACE: usize = 32 << 20;
+/// The same if all allocations are recorded: most of it is for their stacks.
+const DURABLE_SPACE_OF_ALL: usize = 96 << 20;
 /// Under a limit on address space, the region takes at most this fraction of it.
 const ADDRESS_SPACE_PART: u64 = 64;
 /// The part of it that is backed at first.
@@ -338,7 +341,7 @@ fn lay_out_with(pool: usize, config: &Config, file: &File, myself: &Myself) -> R
     }
     let file_limit = kernel::limit(libc::RLIMIT_FSIZE);
     let (geometry, mapped) = loop {
-        let geometry = geometry(space, pool, myself.threads);
+        let geometry = geometry(config, space, pool, myself.threads);
         let bytes = geometry.total_len() + ANSWERS_LEN + live_tables::len(config);
         // A file that exceeds the limit would raise SIGXFSZ.
         let mapped = if bytes as u64 > file_limit {
@@ -419,16 +422,17 @@ impl Mapped {
 
 /// The largest sensible region with up to `space` bytes of chunks, `pool` bytes of them backed, for a process with this
 /// many threads.
-fn geometry(space: usize, pool: usize, threads: u64) -> Geometry {
+fn geometry(config: &Config, space: usize, pool: usize, threads: u64) -> Geometry {
     let default = Geometry::default();
     let is_small = pool < SMALL_POOL;
     let chunk_size = if is_small || threads >= MANY_THREADS { SMALL_CHUNK } else { default.chunk_size };
     let chunk = chunk_size as usize;
     let capacity = (space / chunk).clamp(1, 65_535);
+    let log = if config.records_all_allocations() { DURABLE_SPACE_OF_ALL } else { DURABLE_SPACE };
     Geometry {
         chunk_capacity: capacity as u32,
         chunks_backed: (pool / chunk).clamp(1, capacity) as u32,
-        durable_capacity: (capacity * chunk).min(DURABLE_SPACE) as u64,
+        durable_capacity: (capacity * chunk).min(log) as u64,
         durable_backed: DURABLE_START,
         chunk_size,
     }

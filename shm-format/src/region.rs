@@ -226,10 +226,9 @@ impl Region {
         self.control().backed.durable.fetch_max(bytes, Ordering::Release);
     }
 
-    /// Declares that the first `bytes` of the durable log may be accessed once they have memory, so that handlers may give
-    /// them some.
-    pub fn open_durable(&self, bytes: u64) {
-        self.durable_open.fetch_max(bytes.min(self.geometry.durable_capacity), Ordering::Release);
+    /// Lets handlers give memory to the durable log.
+    pub fn open_durable(&self) {
+        self.durable_open.store(self.geometry.durable_capacity, Ordering::Release);
     }
 
     /// Bytes of the durable log to which handlers may give memory.

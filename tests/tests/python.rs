@@ -466,6 +466,21 @@ fn allocations_that_recur_are_counted_for_their_functions() {
     }
 }
 
+/// Each of a large program's functions has its name.
+#[test]
+fn many_functions_have_their_names() {
+    for (minor, python) in pythons() {
+        let recorder = Recorder::at(99).event("alloc:16").env("SELFWIND_POOL", "128M");
+        let recording = recorder.record(&python, &[script("python_many_functions")]);
+        assert_eq!(recording.outcome.status, 0, "3.{minor}: {:?}", recording.outcome);
+        let flags = ["export", "-f", "folded", "--event", "alloc_objects"];
+        let folded = Folded::parse(&read(&flags, &recording.file));
+        let named: BTreeSet<&str> = folded.stacks.iter().flat_map(|(stack, _)| functions(stack)).collect();
+        let unnamed = (0..20_000).filter(|number| !named.contains(format!("function_{number}").as_str()));
+        assert_eq!(unnamed.count(), 0, "3.{minor}");
+    }
+}
+
 /// Reading the interpreter's memory probes it by a system call that may block signals; here no handler return restores
 /// the mask.
 #[test]

@@ -14,7 +14,6 @@ use crate::nesting::Entered;
 use crate::ordinary_walk::{own_slot, own_slot_at_once};
 use crate::outcome::{self, Missed};
 use crate::recording::Recording;
-pub use crate::recurring::STACK_LOG;
 use crate::recurring::{self, Written};
 use crate::sample::tell;
 use crate::slot::Slot;

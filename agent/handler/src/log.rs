@@ -1,7 +1,8 @@
 //! The durable log, as handlers append to it: where it has no memory left, they give it more, a little at a time.
 //!
-//! Many processes need little of it, such as the children of an interpreter. What must never happen here: a write to
-//! memory that the file system may not have.
+//! Many processes need little of it, such as the children of an interpreter, and some need all. What has no memory yet is not
+//! accessible either, so that a program that locks all its memory does not fill the file. What must never happen here: a
+//! write to memory that the file system may not have.
 
 use shm_format::record::DurableRecord;
 use shm_format::{Loss, Region};
@@ -13,8 +14,6 @@ use crate::sys;
 
 /// Bytes that get memory at once: takes some ten microseconds.
 const STEP: u64 = 32 << 10;
-/// Linux 5.14 and later.
-const MADV_POPULATE_WRITE: usize = 23;
 
 /// Appends `record`. If there is no room, the record is lost.
 pub(crate) fn append(recording: &Recording, record: &DurableRecord<'_>) -> Result<(), Loss> {
@@ -33,12 +32,18 @@ pub(crate) fn append(recording: &Recording, record: &DurableRecord<'_>) -> Resul
 pub fn grow(region: &Region) -> bool {
     let (backed, open) = (region.durable_backed(), region.durable_open());
     let wanted = (backed + STEP).min(open);
+    if wanted <= backed || is_filtered() {
+        return false;
+    }
     let (start, bytes) = region.durable_part(backed, wanted);
-    let arguments = [start as usize, bytes, MADV_POPULATE_WRITE, 0, 0, 0];
-    // SAFETY: a part of the region's mapping, of which this changes no content.
-    let grown = wanted > backed && !is_filtered() && unsafe { sys::call(libc::SYS_madvise, arguments) } == 0;
-    if grown {
+    let access = (libc::PROT_READ | libc::PROT_WRITE) as usize;
+    // SAFETY: a part of the region's mapping. It becomes accessible and gets memory; its contents do not change.
+    let is_grown = unsafe {
+        sys::call(libc::SYS_mprotect, [start as usize, bytes, access, 0, 0, 0]) == 0
+            && sys::populate(start, bytes)
+    };
+    if is_grown {
         region.set_durable_backed(wanted);
     }
-    grown
+    is_grown
 }

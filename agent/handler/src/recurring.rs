@@ -24,9 +24,6 @@ use crate::recording::Recording;
 use crate::slot::{Slot, Workbench};
 use crate::snapshot::{self, Pinned};
 
-/// Bytes of the durable log in which stacks are written; the rest is for modules and threads.
-pub const STACK_LOG: u64 = 4 << 20;
-
 /// The number of the newest stack in the log.
 static NEWEST: AtomicU32 = AtomicU32::new(0);
 
@@ -115,7 +112,10 @@ fn write_native(
     let leaf = caller.leaf(&all);
     let memory = &mut Own::of(slot, leaf.sp);
     let Some(index) = recent.find(generation, &leaf, memory) else {
-        return learn_native(recording, slot, caller, recent, generation, allocation);
+        return match has_room(recording) {
+            true => learn_native(recording, slot, caller, recent, generation, allocation),
+            false => miss(recording, slot, caller, recent, allocation),
+        };
     };
     let kept = Kept::Native(index);
     match recent.number(kept, |recent| append_native(recording, slot, recent, index, memory)) {
@@ -145,7 +145,7 @@ fn learn_native(
     written
 }
 
-/// Walks a stack that was recognised to no avail.
+/// Walks a stack that cannot be kept, or was recognised to no avail.
 #[cold]
 #[inline(never)]
 fn miss(
@@ -178,7 +178,7 @@ fn write_mixed(
             // SAFETY: the caller holds the nesting guard, and the walk is over.
             let Workbench { stack_cache, scratch, .. } = unsafe { slot.bench() };
             let calls = scratch.calls().and_then(Calls::packed);
-            match calls.filter(|_| written.is_rooted()) {
+            match calls.filter(|_| written.is_rooted() && has_room(recording)) {
                 Some(calls) => recent.keep(generation, &leaf, stack_cache, memory, calls),
                 None => recent.miss(),
             }
@@ -188,8 +188,9 @@ fn write_mixed(
     };
     let Some(kept) = recent.find_mixed(known.hash) else {
         let written = walk(recording, slot, caller, allocation);
-        if written.is_rooted() {
-            recent.keep_mixed(known.hash);
+        match written.is_rooted() && has_room(recording) {
+            true => recent.keep_mixed(known.hash),
+            false => recent.miss(),
         }
         return written;
     };
@@ -301,7 +302,7 @@ fn repeat(
 
 /// Appends a stack to the durable log. Returns its number, or `None` if there is no room.
 fn append(recording: &Recording, slot: &Slot, frames: &[u64]) -> Option<u32> {
-    if frames.is_empty() || recording.region.durable_used() + RECORD_MOST > STACK_LOG {
+    if frames.is_empty() || !has_room(recording) {
         return None;
     }
     let number = NEWEST.fetch_add(1, Ordering::Relaxed).wrapping_add(1);
@@ -314,8 +315,13 @@ fn append(recording: &Recording, slot: &Slot, frames: &[u64]) -> Option<u32> {
     Some(number)
 }
 
-/// Most bytes of a stack in the log.
-const RECORD_MOST: u64 = 24 + 8 * Repeat::DEPTH as u64;
+/// Whether the durable log has room for another stack. An eighth of it is left to modules, threads and functions.
+fn has_room(recording: &Recording) -> bool {
+    /// Most bytes of a stack in the log.
+    const RECORD_MOST: u64 = 24 + 8 * Repeat::DEPTH as u64;
+    let capacity = recording.region.geometry().durable_capacity;
+    recording.region.durable_used() + RECORD_MOST <= capacity - capacity / 8
+}
 
 /// Walks and writes the stack.
 #[inline(never)]

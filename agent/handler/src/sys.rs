@@ -76,6 +76,16 @@ pub fn futex_wait(word: &AtomicU32, value: u32) {
     }
 }
 
+/// Gives memory to a part of a mapping, for writing; false if there is none, or before Linux 5.14.
+///
+/// # Safety
+/// The range must belong to the caller.
+pub(crate) unsafe fn populate(start: *mut u8, bytes: usize) -> bool {
+    const MADV_POPULATE_WRITE: usize = 23;
+    // SAFETY: the caller fulfils the contract; this advice changes no contents.
+    unsafe { call(libc::SYS_madvise, [start as usize, bytes, MADV_POPULATE_WRITE, 0, 0, 0]) == 0 }
+}
+
 /// Whether the eight bytes at `address` are readable now. Never faults. All signals must be blocked, as in the handler:
 /// then it has no effect.
 ///

@@ -26,6 +26,9 @@ const ALL: u64 = 1;
 /// Bytes of records that a recording of a running process may take, in address space.
 const POOL: usize = 64 << 20;
 
+/// Log space in bytes for the stacks of all allocations, if handlers cannot back it: some 15,000 stacks.
+const LOG: u64 = 4 << 20;
+
 /// Bytes after which a thread looks again whether anything is sampled.
 const SELDOM: u64 = 1 << 40;
 
@@ -45,7 +48,7 @@ pub(super) fn begin(recording: &Recording, mean: u64) {
         journal::extend_pool(recording, POOL);
     }
     if mean == ALL {
-        journal::open_log(recording, call::STACK_LOG);
+        journal::open_log(recording, LOG);
     }
     MEAN.store(mean.clamp(1, NEVER - 1), Ordering::Relaxed);
 }

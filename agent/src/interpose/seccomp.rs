@@ -31,6 +31,8 @@ real_functions! {
 
 /// Log space for the records of a filtered process, which cannot make more.
 const LOG: u64 = 64 << 10;
+/// The same if its handlers append to the log.
+const OPEN_LOG: u64 = 4 << 20;
 /// Longest wait for other threads to finish system calls that the filter may forbid.
 const PATIENCE_NS: u64 = 200_000_000;
 
@@ -101,7 +103,8 @@ impl Announced {
         let (before, permitted) = (activity::is_filtered(), call_filter::permit_agents());
         if let Some(recording) = own_recording() {
             // Handlers cannot back it any more.
-            journal::make_log(recording, LOG.max(recording.region.durable_open()));
+            let is_open = recording.region.durable_open() > 0;
+            journal::make_log(recording, if is_open { OPEN_LOG } else { LOG });
             if let Some(blocks) = &recording.live_blocks {
                 live_tables::grow_blocks(blocks);
             }

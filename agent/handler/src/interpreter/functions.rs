@@ -3,20 +3,23 @@
 //! A function is recognised by a hash of its identity (its address and what is there, see the interpreter's modules) and of
 //! the region it was announced in, because memory is reused and each region gets its own announcements. All threads share
 //! the table. An entry is one word, so none is ever seen half-written. A function that two threads meet at the same time
-//! gets two numbers, which the reader treats as one.
+//! gets two numbers, which the reader treats as one. Few programs need more than the first part of the table, so few have memory
+//! for the second.
 
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use unwind::Interpreted;
 
-/// A power of two.
-const ENTRIES: usize = 1 << 14;
-/// Entries that a function may occupy.
+/// Entries of each part, powers of two.
+const FIRST: usize = 1 << 14;
+const SECOND: usize = 1 << 16;
+/// Entries of each part that a function may occupy.
 const WAYS: usize = 4;
 const NUMBER_BITS: u32 = 28;
 
 /// `hash:36 | number:28`; 0 is free. The hash is the highest bits of the key; the lowest choose the entry.
-static TABLE: [AtomicU64; ENTRIES] = [const { AtomicU64::new(0) }; ENTRIES];
+static TABLE: ([AtomicU64; FIRST], [AtomicU64; SECOND]) =
+    ([const { AtomicU64::new(0) }; FIRST], [const { AtomicU64::new(0) }; SECOND]);
 static LAST: AtomicU32 = AtomicU32::new(0);
 
 /// The key of a function.
@@ -42,8 +45,9 @@ impl Key {
     }
 
     fn entries(self) -> impl Iterator<Item = &'static AtomicU64> {
-        let first = self.0 as usize;
-        (0..WAYS).filter_map(move |way| TABLE.get((first ^ way) % ENTRIES))
+        let index = self.0 as usize;
+        let first = (0..WAYS).filter_map(move |way| TABLE.0.get((index ^ way) % FIRST));
+        first.chain((0..WAYS).filter_map(move |way| TABLE.1.get((index ^ way) % SECOND)))
     }
 
     fn tag(self) -> u64 {
@@ -69,7 +73,7 @@ pub(crate) fn next() -> Option<u32> {
 pub(crate) fn remember(key: Key, number: u32) {
     let word = key.tag() | u64::from(number);
     let free = key.entries().find(|entry| entry.load(Ordering::Relaxed) == 0);
-    if let Some(entry) = free.or_else(|| key.entries().nth(number as usize % WAYS)) {
+    if let Some(entry) = free.or_else(|| key.entries().nth(number as usize % (2 * WAYS))) {
         entry.store(word, Ordering::Relaxed);
     }
 }
@@ -89,7 +93,7 @@ mod tests {
             assert_eq!(find(other), None);
         }
         // A replaced function is announced again, so any entry that is found is valid.
-        for word in 0..3 * ENTRIES as u64 {
+        for word in 0..2 * SECOND as u64 {
             let number = next().unwrap();
             remember(key(9, &[word]), number);
             assert_eq!(find(key(9, &[word])), Some(number));
