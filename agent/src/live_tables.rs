@@ -13,6 +13,9 @@ use crate::kernel::{self, Errno, File};
 /// Entries of the table of mappings.
 const MAPPINGS: usize = LiveMappings::CAPACITY_MOST;
 
+/// Entries of the table of counts that get memory in time, if the process cannot give it to more when it needs them.
+const FIXED_COUNTS: usize = 1 << 17;
+
 /// The tables of a recording.
 pub(crate) struct LiveTables {
     pub(crate) blocks: Option<LiveBlocks>,
@@ -36,7 +39,7 @@ fn blocks_len(config: &Config) -> usize {
 
 /// Bytes of the table of allocation counts.
 fn counts_len(config: &Config) -> usize {
-    if config.allocations == 1 { AllocationCounts::LEN } else { 0 }
+    if config.records_all_allocations() { AllocationCounts::LEN } else { 0 }
 }
 
 /// Entries of both parts of the table of live blocks; half of the first suffice for 8 GiB at the default rate. `None` if
@@ -68,18 +71,23 @@ impl LiveTables {
             }
             Ok(blocks)
         });
-        let rest = len(config) - blocks_len(config);
-        if rest > 0 {
-            file.allocate(offset + blocks_len(config), rest)?;
-        }
         let offset = offset + blocks_len(config);
         let counts = (counts_len(config) > 0).then(|| {
+            file.allocate(offset, AllocationCounts::len_for(AllocationCounts::FIRST))?;
             let base = map(file, offset, AllocationCounts::LEN)?;
             // SAFETY: as above.
-            Ok(unsafe { AllocationCounts::format(base) })
+            let counts = unsafe { AllocationCounts::format(base) };
+            // As above.
+            if (activity::is_filtered() || !can_back(base))
+                && file.allocate(offset, AllocationCounts::len_for(FIXED_COUNTS)).is_ok()
+            {
+                counts.set_backed(FIXED_COUNTS);
+            }
+            Ok(counts)
         });
         let offset = offset + counts_len(config);
         let mappings = has_mappings(config).then(|| {
+            file.allocate(offset, LiveMappings::len_for(MAPPINGS))?;
             let base = map(file, offset, LiveMappings::len_for(MAPPINGS))?;
             // SAFETY: as above.
             Ok(unsafe { LiveMappings::format(base, MAPPINGS) })
@@ -112,6 +120,20 @@ pub(crate) fn grow_blocks(blocks: &LiveBlocks) {
     // SAFETY: inside the table's mapping.
     let is_backed = active.is_some() && unsafe { kernel::populate(part, bytes) }.is_ok();
     blocks.set_second(is_backed);
+}
+
+/// Backs as much of a table of counts as a process needs that cannot do so later.
+pub(crate) fn grow_counts(counts: &AllocationCounts) {
+    let Some(_active) = Active::enter() else { return };
+    while let Some((start, bytes, backed)) =
+        counts.without_memory().filter(|_| counts.backed() < FIXED_COUNTS)
+    {
+        // SAFETY: a part of the table's mapping.
+        if unsafe { kernel::populate(start.as_ptr(), bytes) }.is_err() {
+            return;
+        }
+        counts.set_backed(backed);
+    }
 }
 
 /// Maps a part of the file.

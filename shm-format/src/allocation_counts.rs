@@ -3,8 +3,9 @@
 //! Nearly all allocations of a program come from a few thousand stacks, each of a few sizes. A count costs less than a
 //! record, to the program and to the reader, who takes differences. (In a flight recorder each allocation has a record besides,
 //! which is overwritten in its turn.) The table is in the region's file, behind the answers, so that it survives its process
-//! however that ends. A stack belongs to one thread, so only that thread changes the entry. What must never happen here: an
-//! index taken from the shared memory, or a count in an entry of others.
+//! however that ends. A stack belongs to one thread, so only that thread changes the entry. Few programs need more than the first
+//! entries, so the others get memory when they are needed. What must never happen here: an index taken from the shared memory,
+//! a count in an entry of others, or an entry without memory.
 
 use core::ptr::NonNull;
 
@@ -29,23 +30,57 @@ pub struct AllocationCounts {
     table: LiveTable<Entry>,
     /// Number of entries that have been taken, or would have been.
     taken: AtomicU64,
+    /// Number of entries that have memory.
+    backed: AtomicU64,
 }
 
 impl AllocationCounts {
     /// Number of entries.
     pub const CAPACITY: usize = TableKind::Counts.capacity_most();
+    /// Number of entries that have memory from the start.
+    pub const FIRST: usize = 1 << 14;
+    /// Number of entries that get memory at once. Together they fill pages.
+    const STEP: usize = 1 << 12;
     /// Bytes of a table.
-    pub const LEN: usize = LiveTable::<Entry>::len_for(Self::CAPACITY);
+    pub const LEN: usize = Self::len_for(Self::CAPACITY);
+
+    /// Bytes of a table of so many entries.
+    #[must_use]
+    pub const fn len_for(entries: usize) -> usize {
+        LiveTable::<Entry>::len_for(entries)
+    }
 
     /// Makes a table.
     ///
     /// # Safety
-    /// `base` is the start of [`LEN`](Self::LEN) zeroed bytes, aligned to a page, that stay mapped and backed.
+    /// `base` is the start of [`LEN`](Self::LEN) zeroed bytes, aligned to a page, that stay mapped. The first bytes have memory:
+    /// as many as [`FIRST`](Self::FIRST) entries [need](Self::len_for).
     #[must_use]
     pub unsafe fn format(base: NonNull<u8>) -> Self {
         // SAFETY: the caller promises the memory, and an entry consists of atomic words.
         let table = unsafe { LiveTable::format(base, Self::CAPACITY, TableKind::Counts) };
-        Self { table, taken: AtomicU64::new(0) }
+        Self { table, taken: AtomicU64::new(0), backed: AtomicU64::new(Self::FIRST as u64) }
+    }
+
+    /// The next entries that need memory, if there are any: where they are, their size in bytes, and how many entries have memory
+    /// once they have. Several threads may give it to them at a time.
+    #[must_use]
+    pub fn without_memory(&self) -> Option<(NonNull<u8>, usize, usize)> {
+        let backed = self.backed.load(Ordering::Relaxed) as usize;
+        let entries = self.table.entries().get(backed..)?;
+        let entries = entries.get(..Self::STEP.min(entries.len())).filter(|entries| !entries.is_empty())?;
+        Some((NonNull::from(entries).cast(), size_of_val(entries), backed + entries.len()))
+    }
+
+    /// Declares that the first `entries` have memory.
+    pub fn set_backed(&self, entries: usize) {
+        self.backed.fetch_max(entries.min(Self::CAPACITY) as u64, Ordering::Relaxed);
+    }
+
+    /// Number of entries that have memory.
+    #[must_use]
+    pub fn backed(&self) -> usize {
+        self.backed.load(Ordering::Relaxed) as usize
     }
 
     /// Where the table is, and its size in bytes.
@@ -67,12 +102,13 @@ impl AllocationCounts {
         is_own
     }
 
-    /// Takes an entry for `alike` and counts an allocation there. Returns its index; `None` if all are taken.
+    /// Takes an entry for `alike` and counts an allocation there. Returns its index; `None` if all that have memory are taken.
     pub fn take(&self, alike: AlikeAllocations) -> Option<u32> {
         // The number of entries is checked first, so that the counter never wraps around.
-        let is_full = self.taken.load(Ordering::Relaxed) >= Self::CAPACITY as u64;
+        let backed = self.backed.load(Ordering::Relaxed);
+        let is_full = self.taken.load(Ordering::Relaxed) >= backed;
         let index = if is_full { return None } else { self.taken.fetch_add(1, Ordering::Relaxed) };
-        let entry = self.table.entries().get(index as usize)?;
+        let entry = self.table.entries().get(index as usize).filter(|_| index < backed)?;
         entry.count.store(1, Ordering::Relaxed);
         // Release: whoever sees the word sees its first count, and the stack in the log.
         entry.alike.store(alike.word(), Ordering::Release);
@@ -139,16 +175,25 @@ mod tests {
     }
 
     #[test]
-    fn a_full_table_takes_no_more() {
+    fn entries_without_memory_are_not_taken() {
         with_table(|table, words| {
             let alike = |size| AlikeAllocations::new(0, size, 1);
-            for size in 0..AllocationCounts::CAPACITY as u32 {
-                assert_eq!(table.take(alike(size)), Some(size));
+            let mut size = 0;
+            while let Some((_, bytes, backed)) = table.without_memory() {
+                assert_eq!(bytes, (backed - table.backed()) * 16);
+                while size < table.backed() as u32 {
+                    assert_eq!(table.take(alike(size)), Some(size));
+                    size += 1;
+                }
+                assert_eq!((table.take(alike(0)), table.take(alike(0))), (None, None));
+                table.set_backed(backed);
             }
-            assert_eq!((table.take(alike(0)), table.take(alike(0))), (None, None));
+            assert_eq!(table.backed(), AllocationCounts::CAPACITY);
             let counts = CountsView::find(words).unwrap().counts();
             assert!(
-                counts.map(|(_, alike, count)| (alike.size(), count)).eq((0..1 << 17).map(|size| (size, 1)))
+                counts
+                    .map(|(_, alike, count)| (alike.size(), count))
+                    .eq((0..size as u64).map(|size| (size, 1)))
             );
         });
     }

@@ -1,7 +1,11 @@
 // Allocates at the end of every path through a binary tree of calls, again and again: more stacks than can be remembered.
 // Each time one block is freed at once, and in the last round another one, of 48 bytes, is kept. The sizes of the former
-// are the same (the third argument is 0), or change from call to call.
-// usage: heap_many_paths DEPTH ROUNDS CHANGES
+// are the same (the third argument is 0), or change from call to call. In the end a thread called "late" loads LIBRARY, and
+// has it allocate 1000 times.
+// usage: heap_many_paths DEPTH ROUNDS CHANGES [LIBRARY]
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -41,6 +45,18 @@ static unsigned long next_size(void) {
 NODE(left)
 NODE(right)
 
+static void *load(void *path) {
+    pthread_setname_np(pthread_self(), "late");
+    void *library = dlopen(path, RTLD_NOW);
+    void (*allocate)(int) = library ? (void (*)(int))dlsym(library, "allocate") : 0;
+    if (!allocate) {
+        puts(dlerror());
+        return path;
+    }
+    allocate(1000);
+    return NULL;
+}
+
 int main(int argc, char **argv) {
     if (argc < 4)
         return 2;
@@ -50,6 +66,10 @@ int main(int argc, char **argv) {
         is_last = round == rounds - 1;
         left(depth);
     }
+    void *failed = NULL;
+    pthread_t thread;
+    if (argc > 4 && (pthread_create(&thread, NULL, load, argv[4]) || pthread_join(thread, &failed)))
+        return 1;
     printf("%lu\n", bytes);
-    return 0;
+    return failed != NULL;
 }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader, Read, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use nix::sys::signal::{Signal, kill};
@@ -133,10 +133,14 @@ fn many_live_blocks_behind_a_filter_of_system_calls() {
     assert_eq!(folded(&recording.file, "inuse_objects").inclusive("site"), BLOCKS);
 }
 
+fn many_paths() -> PathBuf {
+    Target::c("heap_many_paths").with("dl", &["-pthread", "-ldl"]).build()
+}
+
 /// More stacks than are remembered, more sizes than are told apart: each path has its own allocations.
 #[test]
 fn every_path_has_its_allocations() {
-    let program = Target::c("heap_many_paths").build();
+    let program = many_paths();
     for (depth, rounds, changes) in [(11u32, 40, "0"), (11, 100, "1"), (15, 6, "0")] {
         let recording =
             recorder("alloc:all").record(&program, &[&depth.to_string(), &rounds.to_string(), changes]);
@@ -155,6 +159,28 @@ fn every_path_has_its_allocations() {
         let bytes: u64 = recording.outcome.stdout.trim().parse().expect("bytes");
         let space = folded(&recording.file, "alloc_space");
         assert_eq!(space.inclusive("left"), bytes + 48 * paths as u64, "depth {depth}");
+    }
+}
+
+/// A program with many stacks: its allocations are counted nevertheless, and what it loads and starts later has a name, also
+/// if there is little address space for the log.
+#[test]
+fn many_stacks_leave_room_for_what_comes_later() {
+    let library = Target::c("heap_attached_library").shared("heap-many-paths/library.so").build();
+    let program = format!("exec {} 15 40 0 {}", many_paths().display(), library.display());
+    for (limit, is_small) in [("", false), ("ulimit -v 400000;", true)] {
+        let command = format!("{limit} {program}");
+        let recording = recorder("alloc:all").record(Path::new("/bin/sh"), &["-c", &command]);
+        assert_eq!(recording.outcome.status, 0, "{limit} {:?}", recording.outcome);
+        assert_all_there(&recording.file);
+        assert_eq!(folded(&recording.file, "alloc_objects").inclusive("site_library"), 1000, "{limit}");
+        let threads = read(&["export", "-f", "folded", "--per-thread"], &recording.file);
+        let is_late = |line: &str| line.starts_with("late-") && line.contains(";site_library");
+        assert!(threads.lines().any(is_late), "{limit} no thread `late`");
+        let stats = recording.stats();
+        let (bytes, samples) = (stats.number("bytes"), stats.number("samples"));
+        println!("{limit} {bytes} bytes for {samples} samples");
+        assert!(is_small || bytes < 8 * samples, "{bytes} bytes for {samples} samples");
     }
 }
 

@@ -14,7 +14,7 @@ use crate::memory::Memory;
 use crate::stack_cache::StackCache;
 
 /// log2 of the number of stacks that are kept.
-const STACK_BITS: u32 = 14;
+const STACK_BITS: u32 = 16;
 const COUNT: usize = 1 << STACK_BITS;
 /// Stacks that hash alike.
 const WAYS: usize = 8;
@@ -46,7 +46,7 @@ pub struct KnownStacks<N> {
     stacks: [KnownStack<N>; COUNT],
 }
 
-/// A place among stacks that hash alike: `tag:18 | index:14`. 0 if it is free, or the first stack.
+/// A place among stacks that hash alike: `tag:16 | index:16`. 0 if it is free, or the first stack.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Place(u32);
 

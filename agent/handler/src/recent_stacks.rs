@@ -9,7 +9,9 @@
 use shm_format::{AlikeAllocations, AllocationCounts, Repeat};
 use unwind::{KnownStacks, Leaf, Memory, StackCache, mix};
 
+use crate::activity::is_filtered;
 use crate::interpreter::Calls;
+use crate::sys;
 
 /// Some stacks of one thread. All zero when empty.
 pub(crate) struct RecentStacks {
@@ -77,9 +79,26 @@ impl Recurring {
                 return None;
             }
             self.taken += 1;
-            *index = counts.take(alike)?;
+            *index = take(counts, alike)?;
         }
         Some(alike)
+    }
+}
+
+/// Takes an entry for `alike` and counts an allocation there. Gives the table more memory if need be.
+#[cold]
+#[inline(never)]
+fn take(counts: &AllocationCounts, alike: AlikeAllocations) -> Option<u32> {
+    loop {
+        if let Some(index) = counts.take(alike) {
+            return Some(index);
+        }
+        let (start, bytes, backed) = counts.without_memory()?;
+        // SAFETY: a part of the table's mapping.
+        if is_filtered() || !unsafe { sys::populate(start.as_ptr(), bytes) } {
+            return None;
+        }
+        counts.set_backed(backed);
     }
 }
 

@@ -108,6 +108,9 @@ impl Announced {
             if let Some(blocks) = &recording.live_blocks {
                 live_tables::grow_blocks(blocks);
             }
+            if let Some(counts) = &recording.allocation_counts {
+                live_tables::grow_counts(counts);
+            }
         }
         activity::announce_filter();
         // Threads inside the agent finish soon, unless killed there (a child of `vfork` shares the count).
