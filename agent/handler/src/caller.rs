@@ -66,8 +66,8 @@ impl Caller<'_> {
             interpreter::add_frames(
                 pinned.python(),
                 !pinned.regions().is_empty(),
-                &slot.sampled(Signals::Open),
-                recording,
+                &slot.sampled(&recording.region, Signals::Open),
+                recording.max_frames,
                 stack_cache,
                 &mut walk,
                 scratch,

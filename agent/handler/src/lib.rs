@@ -59,6 +59,7 @@ mod learned_stack;
 pub mod log;
 pub mod nesting;
 mod ordinary_walk;
+mod other_rules;
 mod outcome;
 mod owner;
 mod probed_pages;

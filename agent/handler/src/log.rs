@@ -9,18 +9,17 @@ use shm_format::{Loss, Region};
 
 use crate::activity::is_filtered;
 use crate::arch::AnyAlignment;
-use crate::recording::Recording;
 use crate::sys;
 
 /// Bytes that get memory at once: takes some ten microseconds.
 const STEP: u64 = 32 << 10;
 
 /// Appends `record`. If there is no room, the record is lost.
-pub(crate) fn append(recording: &Recording, record: &DurableRecord<'_>) -> Result<(), Loss> {
+pub(crate) fn append(region: &Region, record: &DurableRecord<'_>) -> Result<(), Loss> {
     let _any_alignment = AnyAlignment::permit();
     loop {
-        let result = recording.region.append(record);
-        if result != Err(Loss::DurableFull) || !grow(&recording.region) {
+        let result = region.append(record);
+        if result != Err(Loss::DurableFull) || !grow(region) {
             return result;
         }
     }

@@ -9,8 +9,8 @@ use unwind::{End, Leaf, Registers, Walk};
 use crate::activity::is_filtered;
 use crate::arch;
 use crate::discovery;
-use crate::interpreter::regions::Regions;
 use crate::learned_stack;
+use crate::other_rules::OtherRules;
 use crate::recording::Recording;
 use crate::slot::{self, Slot, Workbench};
 use crate::snapshot::{self, Pinned};
@@ -104,10 +104,9 @@ fn walk_in(
     let mut memory = Stack::new(known, registers.sp(), may_probe, pages);
     let (walk, is_mixed) = match Pinned::new(pin) {
         Some(pinned) => {
-            let mut regions =
-                Regions::new(pinned.regions(), pinned.generated(), recording, scratch.regions());
+            let mut other_rules = OtherRules::new(&pinned, recording, scratch.regions());
             if !pinned.regions().is_empty() {
-                regions.begin([slot.stack(), Bounds::NONE], may_probe);
+                other_rules.begin([slot.stack(), Bounds::NONE], may_probe);
             }
             let mut walk = unwind::walk_with(
                 pinned.modules(),
@@ -116,7 +115,7 @@ fn walk_in(
                 &mut memory,
                 stack_cache,
                 recording.max_frames,
-                &mut regions,
+                &mut other_rules,
             );
             let is_mixed = !pinned.is_native();
             if is_mixed {

@@ -237,10 +237,10 @@ fn look_up(
     let Some(index) = recent.find(generation, leaf, memory) else {
         return Known::Generation(generation);
     };
-    let (sampled, innermost) = (slot.sampled(Signals::Open), leaf.sp);
+    let (sampled, innermost) = (slot.sampled(&recording.region, Signals::Open), leaf.sp);
     let found = recent
         .calls(index)
-        .and_then(|calls| interpreter::find_again(python, &sampled, recording, innermost, calls, scratch));
+        .and_then(|calls| interpreter::find_again(python, &sampled, innermost, calls, scratch));
     let known = found.and_then(|found| Some(KnownFrames { found, hash: recent.mixed_hash(index, found)? }));
     known.map_or(Known::Nothing, Known::Frames)
 }
@@ -311,7 +311,7 @@ fn append(recording: &Recording, slot: &Slot, frames: &[u64]) -> Option<u32> {
     }
     let stack =
         RecurringStack { id: number, tid: slot.tid(), seq: slot.sequence(), frames: FrameWords::new(frames) };
-    log::append(recording, &DurableRecord::RecurringStack(stack)).ok()?;
+    log::append(&recording.region, &DurableRecord::RecurringStack(stack)).ok()?;
     Some(number)
 }
 

@@ -7,9 +7,9 @@ use unwind::{End, FoundBy, Frame, Leaf, Walk};
 use crate::activity::is_filtered;
 use crate::clock;
 use crate::context::Context;
-use crate::interpreter::regions::Regions;
 use crate::interpreter::{self, Signals};
 use crate::learned_stack;
+use crate::other_rules::OtherRules;
 use crate::outcome::{Missed, Outcome};
 use crate::recording::Recording;
 use crate::slot::Slot;
@@ -72,10 +72,9 @@ impl<'a> Sample<'a> {
             Some(pinned) => {
                 // SAFETY: the caller is inside the nesting guard, so nothing else uses the scratch memory.
                 let scratch = unsafe { &mut *slot.scratch() };
-                let mut regions =
-                    Regions::new(pinned.regions(), pinned.generated(), recording, scratch.regions());
+                let mut other_rules = OtherRules::new(&pinned, recording, scratch.regions());
                 if !pinned.regions().is_empty() {
-                    regions.begin([context.alternate_stack(), slot.stack()], !is_filtered());
+                    other_rules.begin([context.alternate_stack(), slot.stack()], !is_filtered());
                 }
                 let mut walk = unwind::walk_with(
                     pinned.modules(),
@@ -84,24 +83,24 @@ impl<'a> Sample<'a> {
                     &mut memory,
                     stack_cache,
                     recording.max_frames,
-                    &mut regions,
+                    &mut other_rules,
                 );
                 shared = walk.unchanged;
                 // A guessed frame may lead here from code that is in no module: the walk then ends otherwise.
                 let has_rule =
                     stack_cache.frames().get(1).is_some_and(|frame| frame.found_by() == FoundBy::Cfi);
                 if walk.end == End::NoModule || !has_rule {
-                    note_unknown_code(&walk, &pinned, &regions, pc);
+                    note_unknown_code(&walk, &pinned, &other_rules, pc);
                 }
                 if !pinned.is_native() {
                     // The stack cache does not remember which interpreted frames were among those of the previous walk.
                     walk.unchanged = 0;
-                    let sampled = slot.sampled(Signals::Blocked);
+                    let sampled = slot.sampled(&recording.region, Signals::Blocked);
                     mixed = interpreter::add_frames(
                         pinned.python(),
                         !pinned.regions().is_empty(),
                         &sampled,
-                        recording,
+                        recording.max_frames,
                         stack_cache,
                         &mut walk,
                         scratch,
@@ -208,8 +207,8 @@ impl<'a> Sample<'a> {
 /// Notes that the walk of the leaf at `pc` met code in no module, if it did.
 #[cold]
 #[inline(never)]
-fn note_unknown_code(walk: &Walk, pinned: &Pinned<'_>, regions: &Regions<'_>, pc: u64) {
-    let is_known = || pinned.modules().find(pc).is_some() || regions.hold(pc);
+fn note_unknown_code(walk: &Walk, pinned: &Pinned<'_>, other_rules: &OtherRules<'_>, pc: u64) {
+    let is_known = || pinned.modules().find(pc).is_some() || other_rules.hold(pc);
     if walk.end == End::NoModule || !is_known() {
         snapshot::note_unknown_code();
     }

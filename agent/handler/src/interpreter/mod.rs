@@ -17,11 +17,10 @@ mod placing;
 pub mod python;
 pub mod regions;
 
-use shm_format::MAX_DEPTH;
+use shm_format::{MAX_DEPTH, Region};
 use unwind::{End, StackCache, Walk};
 
 use crate::activity::is_filtered;
-use crate::recording::Recording;
 use crate::stack::Bounds;
 use crate::thread_pointer;
 use found::Found;
@@ -55,7 +54,9 @@ impl Scratch {
 }
 
 /// The thread whose stack it is.
-pub(crate) struct SampledThread {
+pub(crate) struct SampledThread<'a> {
+    /// The region of its process, in which functions are announced.
+    pub(crate) region: &'a Region,
     /// Whether its signals are blocked.
     pub(crate) signals: Signals,
     /// Its own stack, if known.
@@ -73,17 +74,11 @@ enum Native<'a> {
 }
 
 /// Finds the interpreter's frames. Returns whether these are all, in stack order.
-fn find(
-    python: &Python,
-    recording: &Recording,
-    sampled: &SampledThread,
-    native: &Native<'_>,
-    scratch: &mut Scratch,
-) -> bool {
+fn find(python: &Python, sampled: &SampledThread<'_>, native: &Native<'_>, scratch: &mut Scratch) -> bool {
     let Scratch { pages, python: work, found, .. } = scratch;
     found.clear();
     let Some(pointer) = thread_pointer::pthread_self() else { return false };
-    let &SampledThread { signals, stack: whole_stack, is_only } = sampled;
+    let &SampledThread { region, signals, stack: whole_stack, is_only } = sampled;
     let (native, innermost, is_walked, calls) = match *native {
         Native::Walked(native, is_walked) => {
             (Some(native), native.stack_pointers().next().unwrap_or(0), is_walked, None)
@@ -96,7 +91,7 @@ fn find(
     };
     let mut memory = Memory::new(!is_filtered(), signals, pages, [python.data, stack]);
     let thread =
-        Thread { python, recording, native, innermost, pointer, whole_stack, stack, is_only, is_walked };
+        Thread { python, region, native, innermost, pointer, whole_stack, stack, is_only, is_walked };
     python::find(&thread, calls, &mut memory, found, work)
 }
 
@@ -104,13 +99,12 @@ fn find(
 /// the root, and of which `calls` is known. Returns a hash of them; `None` if only a walk can tell.
 pub(crate) fn find_again(
     python: &Python,
-    sampled: &SampledThread,
-    recording: &Recording,
+    sampled: &SampledThread<'_>,
     innermost: u64,
     calls: Calls,
     scratch: &mut Scratch,
 ) -> Option<u64> {
-    let is_complete = find(python, recording, sampled, &Native::Known(innermost, calls), scratch);
+    let is_complete = find(python, sampled, &Native::Known(innermost, calls), scratch);
     if !scratch.found.is_same() {
         scratch.placed = 0;
     }
@@ -135,13 +129,13 @@ impl Scratch {
 }
 
 /// Merges the native frames of `walk` with the frames of `python`, if that is loaded, and, if the process `has_regions`, with
-/// what their unwinders emitted. `None` if there is nothing to merge.
+/// what their unwinders emitted: at most `max_frames`. `None` if there is nothing to merge.
 #[inline(never)]
 pub(crate) fn add_frames<'s>(
     python: Option<&Python>,
     has_regions: bool,
-    sampled: &SampledThread,
-    recording: &Recording,
+    sampled: &SampledThread<'_>,
+    max_frames: usize,
     native: &mut StackCache,
     walk: &mut Walk,
     scratch: &'s mut Scratch,
@@ -149,7 +143,7 @@ pub(crate) fn add_frames<'s>(
     match python {
         Some(python) => {
             let walked = Native::Walked(native, walk.end.is_complete());
-            find(python, recording, sampled, &walked, scratch);
+            find(python, sampled, &walked, scratch);
         }
         None => scratch.found.clear(),
     }
@@ -173,10 +167,10 @@ pub(crate) fn add_frames<'s>(
     if python.is_some() {
         native.mark();
     }
-    if count > recording.max_frames {
+    if count > max_frames {
         walk.end = End::DepthLimit;
     }
-    walk.depth = count.min(recording.max_frames);
+    walk.depth = count.min(max_frames);
     if is_same {
         walk.unchanged = walk.depth;
     }

@@ -3,7 +3,7 @@
 use core::ptr;
 use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
-use shm_format::{Control, CopyBuffer, StackChain, ThreadCursor};
+use shm_format::{Control, CopyBuffer, Region, StackChain, ThreadCursor};
 use unwind::StackCache;
 
 use super::note;
@@ -267,9 +267,9 @@ impl Slot {
         Bounds { low: self.stack_low.load(Ordering::Relaxed), high: self.stack_high.load(Ordering::Relaxed) }
     }
 
-    /// What interpreters' frames are looked for in.
-    pub(crate) fn sampled(&self, signals: Signals) -> SampledThread {
-        SampledThread { signals, stack: self.stack(), is_only: count() <= 1 }
+    /// What interpreters' frames are looked for in; their functions are announced in `region`.
+    pub(crate) fn sampled<'r>(&self, region: &'r Region, signals: Signals) -> SampledThread<'r> {
+        SampledThread { region, signals, stack: self.stack(), is_only: count() <= 1 }
     }
 
     /// Sets the bounds of the thread's stack. Called by the thread itself, or before its first sample.

@@ -57,7 +57,7 @@ impl Code {
     /// The function's number. Announces the function if it has not been.
     fn number(&self, walker: &mut Walker<'_, '_>) -> Result<u32, Gap> {
         let Code { address, name, file, lines, name_identity, file_identity, first_line, .. } = *self;
-        let nonce = walker.thread.recording.region.nonce();
+        let nonce = walker.thread.region.nonce();
         let identities = [name_identity, file_identity].map(Identity::word);
         let words = [address, name, file, lines, first_line.into()].into_iter().chain(identities);
         let key = words.fold(Key::new(nonce), Key::and);
@@ -90,7 +90,7 @@ impl Code {
             file,
             lines,
         };
-        log::append(walker.thread.recording, &DurableRecord::Function(function)).map_err(|_| Gap::Unnamed)?;
+        log::append(walker.thread.region, &DurableRecord::Function(function)).map_err(|_| Gap::Unnamed)?;
         functions::remember(key, id);
         Ok(id)
     }

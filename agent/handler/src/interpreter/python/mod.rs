@@ -93,7 +93,7 @@ pub(super) fn find(
     let count = states.iter().position(|state| *state == 0).unwrap_or(states.len());
     let is_alone = count == 1;
     let mut to_sort = !is_alone;
-    codes.begin(thread.recording.region.nonce());
+    codes.begin(thread.region.nonce());
     let (certain, trust) = (Certain::NOTHING, Trust::Nothing);
     let mut walker =
         Walker { thread, calls, memory, found, text, codes, data_stack, certain, trust, is_alone };

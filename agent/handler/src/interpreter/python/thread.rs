@@ -1,17 +1,17 @@
 //! The interrupted thread.
 
 use python_layout::Linkage;
+use shm_format::Region;
 use unwind::{FoundBy, Frame, StackCache};
 
 use super::descriptor::Python;
 use crate::interpreter::found::Found;
-use crate::recording::Recording;
 use crate::stack::Bounds;
 
 /// The interrupted thread, its interpreter and its stack.
 pub(crate) struct Thread<'a> {
     pub(crate) python: &'a Python,
-    pub(crate) recording: &'a Recording,
+    pub(crate) region: &'a Region,
     /// The native walk; `None` if an earlier one found the same, from code outside the interpreter.
     pub(crate) native: Option<&'a StackCache>,
     /// The stack pointer of the innermost native frame, 0 if unknown.

@@ -14,14 +14,11 @@ use core::ffi::{c_int, c_void};
 use shm_format::record::{self, DurableRecord};
 use unwind::{Interpreted, Module, RegionStep, Tracked};
 
-use crate::adoption;
 use crate::clock;
-use crate::generated::{self, Run};
 use crate::interpreter::functions::{self, Key};
 use crate::interpreter::gap::Gap;
 use crate::interpreter::memory::{Memory, Pages};
 use crate::log;
-use crate::recording::Recording;
 use crate::stack::Bounds;
 use contract::{COLUMNS, Frame, STACK, Said, Walk};
 
@@ -101,7 +98,8 @@ pub(crate) fn find(list: &[Region], address: u64) -> Option<&Region> {
 #[repr(C)]
 pub(crate) struct Scratch {
     walk: Walk,
-    recording: *const Recording,
+    /// The one in shared memory, in which functions are announced.
+    shared: *const shm_format::Region,
     region: *const Region,
     states: [([u8; LANGUAGE], [u64; 4]); STATES],
     reads: usize,
@@ -118,26 +116,21 @@ impl Scratch {
     }
 }
 
-/// The regions of one walk, and the generated code that has rules.
+/// The regions of one walk.
 pub(crate) struct Regions<'r> {
-    recording: &'r Recording,
     list: &'r [Region],
-    generated: &'r [Run],
+    shared: &'r shm_format::Region,
     scratch: *mut Scratch,
     /// The stack that the handler runs on, as far as it is known.
     stack: Bounds,
 }
 
 impl<'r> Regions<'r> {
-    /// For a walk of the thread whose `scratch` this is. If there are any, [`begin`](Self::begin) must follow.
+    /// Those of `list`, for a walk of the thread whose `scratch` this is. Functions are announced in the `shared` region. If there
+    /// are any, [`begin`](Self::begin) must follow.
     #[inline]
-    pub(crate) fn new(
-        list: &'r [Region],
-        generated: &'r [Run],
-        recording: &'r Recording,
-        scratch: *mut Scratch,
-    ) -> Self {
-        Self { recording, list, generated, scratch, stack: Bounds::NONE }
+    pub(crate) fn new(list: &'r [Region], shared: &'r shm_format::Region, scratch: *mut Scratch) -> Self {
+        Self { list, shared, scratch, stack: Bounds::NONE }
     }
 
     /// Begins a walk. `stacks` are those that the handler may be running on; memory is probed if `may_probe`.
@@ -148,7 +141,7 @@ impl<'r> Regions<'r> {
         self.stack = stacks.into_iter().find(|bounds| bounds.hold(here)).unwrap_or(Bounds::NONE);
         // SAFETY: the thread's own, inside its nesting guard.
         let scratch = unsafe { &mut *self.scratch };
-        scratch.recording = self.recording;
+        scratch.shared = self.shared;
         scratch.states = [([0; LANGUAGE], [0; 4]); STATES];
         (scratch.reads, scratch.calls) = (READS, CALLS);
         scratch.probes = if may_probe { PROBES } else { 0 };
@@ -160,9 +153,9 @@ impl<'r> Regions<'r> {
         find(self.list, address)
     }
 
-    /// Whether an unwinder or a rule is registered for `address`.
+    /// Whether an unwinder is registered for `address`.
     pub(crate) fn hold(&self, address: u64) -> bool {
-        self.get(address).is_some() || generated::find(self.generated, address).is_some()
+        self.get(address).is_some()
     }
 
     fn has_room(&self) -> bool {
@@ -194,15 +187,6 @@ impl<'r> unwind::Regions<'r> for Regions<'r> {
             let said = Said::new((region.unwind)(&raw mut (*scratch).walk));
             (*scratch).settle(said, region, number, registers)
         }
-    }
-
-    #[inline]
-    fn generated(&self, address: u64) -> Option<&'r Module<'r>> {
-        generated::find(self.generated, address)
-    }
-
-    fn adopt(&mut self, module: &Module<'_>) -> bool {
-        adoption::adopt(self.recording, module)
     }
 }
 
@@ -293,10 +277,10 @@ impl Scratch {
 
     /// The number of a function, which is told now if it was not before.
     fn function(&self, frame: &Frame, name: &[u8], file: &[u8]) -> Option<u32> {
-        // SAFETY: as of the region; the recording is the walk's.
-        let (recording, region) = unsafe { (self.recording.as_ref()?, self.region.as_ref()?) };
+        // SAFETY: set by `fill` to a region of the snapshot that the walk has pinned, and by `begin` to what the walk borrows.
+        let (shared, region) = unsafe { (self.shared.as_ref()?, self.region.as_ref()?) };
         let both = u64::from(frame.name) << 32 | u64::from(frame.file);
-        let key = Key::new(recording.region.nonce()).and(region.key()).and(both).and(frame.first_line.into());
+        let key = Key::new(shared.nonce()).and(region.key()).and(both).and(frame.first_line.into());
         if let Some(number) = functions::find(key) {
             return Some(number);
         }
@@ -313,7 +297,7 @@ impl Scratch {
             file,
             lines: region.language(),
         };
-        log::append(recording, &DurableRecord::Function(function)).ok()?;
+        log::append(shared, &DurableRecord::Function(function)).ok()?;
         functions::remember(key, id);
         Some(id)
     }
