@@ -2,10 +2,11 @@
 
 use core::sync::atomic::{AtomicPtr, Ordering};
 
+use platform::activity::Active;
+
 use crate::config::Config;
 use crate::names::Names;
 use crate::session::{Directory, Myself};
-use handler::activity::Active;
 
 /// The state that the agent needs after its start. Made once per process; a forked child makes its own.
 pub(crate) struct Agent {
@@ -45,6 +46,6 @@ pub(crate) fn set_myself(myself: &'static Myself) {
 /// modify it. Under a seccomp filter no system call is made to find out.
 pub(crate) fn is_own_process() -> bool {
     let is_own =
-        |myself: &Myself| Active::enter().is_none_or(|_active| myself.pid == handler::sys::process_id());
+        |myself: &Myself| Active::enter().is_none_or(|_active| myself.pid == platform::sys::process_id());
     myself().is_some_and(is_own)
 }

@@ -14,9 +14,9 @@ use core::arch::global_asm;
 use core::ffi::CStr;
 use core::sync::atomic::AtomicU64;
 
-use handler::clock::Forbidden;
 use handler::recording::{self, Recording};
 use handler::slot::{self, Slot};
+use platform::clock::Forbidden;
 use shm_format::injection::{Call, Command};
 
 use crate::agent::{self, Agent};

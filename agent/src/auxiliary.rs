@@ -2,8 +2,8 @@
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
-use handler::sys::PAGE;
-use handler::thread_pointer;
+use platform::sys::PAGE;
+use platform::thread_pointer;
 
 use crate::initial_stack::{AT_BASE, InitialStack};
 use crate::kernel;

@@ -6,13 +6,13 @@ use alloc::vec::Vec;
 
 use core::ffi::CStr;
 
-use handler::clock::SECOND_NS;
 use handler::decimal::number;
 use handler::rate_limit::RateLimit;
 use handler::recording::{Clock, Probe, Sources};
 use handler::slot::MAX_FRAMES;
 use handler::switch_limit::SwitchLimit;
 use handler::unwinding::Unwind;
+use platform::clock::SECOND_NS;
 use shm_format::{COPY_MOST, Mode};
 
 use crate::events::Events;

@@ -8,10 +8,9 @@ use alloc::vec;
 use alloc::vec::Vec;
 use core::ptr::NonNull;
 
+use platform::sys::PAGE;
 use unwind::Section;
 use unwind::elf_image::{ElfImage, ProgramHeader};
-
-use handler::sys::PAGE;
 
 use crate::kernel;
 

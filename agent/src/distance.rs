@@ -29,7 +29,7 @@ const FRACTION: u32 = 32;
 
 /// A seed for the random numbers of one thread, from an address that no other thread shares.
 fn seed(address: u64) -> u64 {
-    let seed = handler::clock::now() ^ u64::from(handler::sys::thread_id()) << 32;
+    let seed = platform::clock::now() ^ u64::from(platform::sys::thread_id()) << 32;
     let mut state = (seed ^ address).max(1);
     // Seeds that are close together diverge after a few steps.
     (0..4).for_each(|_| _ = next(&mut state));

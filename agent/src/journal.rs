@@ -4,8 +4,8 @@ use alloc::vec;
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicU64, Ordering};
 
-use handler::clock;
 use handler::recording::Recording;
+use platform::clock;
 use shm_format::Loss;
 use shm_format::record::{self, DurableRecord};
 
@@ -105,7 +105,7 @@ pub(crate) fn tell_process(
         &DurableRecord::Process(record::Process {
             ticks,
             // The pid that the recorder uses, if it has specified one.
-            pid: config.handed.map_or_else(handler::sys::process_id, |(pid, _)| pid),
+            pid: config.handed.map_or_else(platform::sys::process_id, |(pid, _)| pid),
             ppid: kernel::parent_id(),
             parent_nonce,
             uid: kernel::user_id(),

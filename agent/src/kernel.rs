@@ -8,8 +8,8 @@ use core::mem::MaybeUninit;
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicI32, Ordering};
 
-use handler::clock::SECOND_NS;
-use handler::sys;
+use platform::clock::SECOND_NS;
+use platform::sys;
 use unwind::Source;
 
 /// A kernel error number.

@@ -83,9 +83,9 @@ use alloc::boxed::Box;
 use alloc::vec::Vec;
 
 use handler::chain;
-use handler::clock::{self, Forbidden};
 use handler::recording::Recording;
 use handler::slot::{self, Slot};
+use platform::clock::{self, Forbidden};
 
 use crate::agent::Agent;
 use crate::config::Config;

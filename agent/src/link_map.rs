@@ -10,7 +10,7 @@ use core::arch::asm;
 use core::ffi::{CStr, c_char, c_int};
 use core::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 
-use handler::sys::PAGE;
+use platform::sys::PAGE;
 
 use crate::lock::Lock;
 use crate::object_info::{ObjectInfo, weak_import};

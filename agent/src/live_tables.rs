@@ -2,8 +2,8 @@
 
 use core::ptr::NonNull;
 
-use handler::activity::{self, Active};
 use handler::recording::Probe;
+use platform::activity::{self, Active};
 use shm_format::layout::PAGE;
 use shm_format::{AllocationCounts, LiveBlocks, LiveMappings};
 

@@ -5,7 +5,7 @@
 
 use core::sync::atomic::{AtomicU32, Ordering};
 
-use handler::sys;
+use platform::sys;
 
 const FREE: u32 = 0;
 const HELD: u32 = 1;

@@ -3,9 +3,9 @@
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicU64, Ordering};
 
-use handler::clock;
 use handler::recording::Recording;
 use handler::snapshot;
+use platform::clock;
 use shm_format::record::{self, DurableRecord, Segments};
 
 use crate::agent;

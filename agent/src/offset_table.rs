@@ -8,7 +8,7 @@ use core::ffi::CStr;
 use core::ops::Range;
 use core::sync::atomic::{AtomicU64, Ordering};
 
-use handler::sys::PAGE;
+use platform::sys::PAGE;
 
 use crate::dynamic::{self, Symbols};
 use crate::kernel;

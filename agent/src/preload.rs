@@ -14,7 +14,8 @@ use core::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 use crate::call_filter;
 use crate::kernel::{self, File};
 use crate::symbols;
-use handler::{activity, recording};
+use handler::recording;
+use platform::activity;
 use unwind::Machine;
 
 /// Maximum number of variables in a modified environment.

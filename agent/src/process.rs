@@ -9,13 +9,14 @@ use core::cell::UnsafeCell;
 use core::ffi::{c_int, c_long, c_void};
 use core::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 
-use handler::clock;
 use handler::kernel_answer;
 use handler::late_start::LateStart;
 use handler::process_time::ProcessTime;
 use handler::recording::{self, Clock, Page, Probe, Recording};
 use handler::slot::{self, Slot};
 use handler::unwinding::Unwind;
+use platform::activity::{self, Active};
+use platform::clock;
 use shm_format::record::{self, DurableRecord};
 
 use crate::agent::{self, Agent};
@@ -38,7 +39,6 @@ use crate::sources::{self, Since, process_timer, program_timer};
 use crate::symbols::Real;
 use crate::threads;
 use crate::tracepoints;
-use handler::activity::{self, Active};
 
 const PAGE: usize = size_of::<Page>();
 
@@ -141,7 +141,7 @@ pub(crate) fn give_timer_up(recording: &Recording) {
 pub(crate) fn start_source(recording: &Recording, agent: &Agent) {
     if recording.is_clocked_by(Clock::ProcessTimer)
         && !recording.process_time.is_given_up()
-        && !sources::is_avoided(handler::sys::thread_id())
+        && !sources::is_avoided(platform::sys::thread_id())
         && let Err(error) = process_timer::start(agent.config.period_ns())
     {
         journal::tell_setting(
@@ -227,7 +227,7 @@ fn tell_other_user(what: &[u8], of: &[u8]) {
         return;
     }
     let _masked = Masked::new();
-    let pid = handler::sys::process_id();
+    let pid = platform::sys::process_id();
     let text = alloc::format!("process {pid} has become user {user}, who may not open the session directory");
     journal::tell_setting(recording, &[what, of].concat(), text.as_bytes());
 }
@@ -243,7 +243,7 @@ pub(crate) fn root_changed() {
         return;
     }
     let _masked = Masked::new();
-    let pid = handler::sys::process_id();
+    let pid = platform::sys::process_id();
     let text = alloc::format!(
         "process {pid} has another root (chroot), from where the session directory cannot be reached; bind it into the new root"
     );

@@ -6,7 +6,7 @@
 use core::ffi::CStr;
 
 use handler::interpreter::python::{Code, Layout, Python, ThreadLocals};
-use handler::stack::Bounds;
+use platform::bounds::Bounds;
 use unwind::elf_image::ElfImage;
 
 use crate::dynamic::Symbols;

@@ -7,9 +7,9 @@
 
 use core::ffi::{CStr, c_char, c_int};
 
-use handler::activity::Active;
 use handler::interpreter::regions::{LANGUAGE, Region, Unwinder, VERSION, names};
 use handler::recording;
+use platform::activity::Active;
 
 use crate::dynamic::Symbols;
 use crate::journal;

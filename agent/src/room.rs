@@ -3,8 +3,8 @@
 
 use core::ptr::NonNull;
 
-use handler::activity::Active;
-use handler::log;
+use platform::activity::Active;
+use platform::log;
 use shm_format::Region;
 use shm_format::layout::PAGE;
 

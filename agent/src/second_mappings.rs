@@ -5,9 +5,9 @@
 
 use alloc::vec::Vec;
 
-use handler::activity;
 use handler::recording::Recording;
 use handler::snapshot;
+use platform::activity;
 use shm_format::record::{self, DurableRecord, Segments};
 
 use crate::journal;

@@ -8,13 +8,13 @@ use core::ffi::CStr;
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicI64, Ordering};
 
+use platform::activity::Active;
 use unwind::elf_file::ElfFile;
 use unwind::elf_image::{ElfImage, ProgramHeader};
 use unwind::go_table::GoTable;
 use unwind::{LateTable, Module, Section, Table, debug_frame, go_frame, table_file};
 
 use crate::kernel::{self, File};
-use handler::activity::Active;
 
 /// Largest file that is mapped to search for sections.
 const LARGEST_FILE: u64 = 4 << 30;

@@ -8,8 +8,8 @@ use alloc::format;
 use alloc::vec::Vec;
 use core::ptr::NonNull;
 
-use handler::clock;
 use handler::decimal::number;
+use platform::clock;
 use shm_format::layout::CHUNK_SPACE;
 use shm_format::{ANSWERS_LEN, Anchor, ClockKind, Doorbell, Geometry, Identity, Mode, Region};
 
@@ -120,11 +120,11 @@ impl Myself {
     pub(crate) fn read(boot_id: Option<[u8; 16]>) -> Result<Myself, Failure> {
         let mut nonce = [0u8; 8];
         if !kernel::random(&mut nonce) {
-            nonce = (clock::now() ^ u64::from(handler::sys::process_id()) << 40).to_le_bytes();
+            nonce = (clock::now() ^ u64::from(platform::sys::process_id()) << 40).to_le_bytes();
         }
         let (proc_pid, threads, start_time) = stat().ok_or(Failure::Proc)?;
         Ok(Myself {
-            pid: handler::sys::process_id(),
+            pid: platform::sys::process_id(),
             proc_pid,
             threads,
             start_time: time_namespace::read().initial_start_time(start_time),

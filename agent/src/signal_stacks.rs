@@ -7,13 +7,13 @@ use core::sync::atomic::{AtomicBool, Ordering};
 
 use handler::signal_stack::{self, GUARD, mapped};
 use handler::slot::Slot;
-use handler::stack::Bounds;
-use handler::sys;
+use platform::activity::Active;
+use platform::bounds::Bounds;
+use platform::sys;
 
 use crate::auxiliary;
 use crate::dynamic::Symbols;
 use crate::kernel;
-use handler::activity::Active;
 
 /// False until the program's calls are interposed.
 static LENT: AtomicBool = AtomicBool::new(false);

@@ -13,7 +13,7 @@ use core::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 use handler::chain::{self, Disposition, KernelAction};
 use handler::entry;
 use handler::siginfo::SignalInfo;
-use handler::sys::SIGSET_BYTES;
+use platform::sys::SIGSET_BYTES;
 
 use crate::kernel::{self, Errno};
 use crate::lock::Lock;
@@ -187,7 +187,7 @@ pub(crate) fn drain_process_timer() {
     }
     for info in others {
         let arguments = [
-            handler::sys::process_id() as usize,
+            platform::sys::process_id() as usize,
             sampling_signal::get() as usize,
             (&raw const info) as usize,
             0,

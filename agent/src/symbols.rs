@@ -95,7 +95,7 @@ impl Real {
 }
 
 /// The vDSO's `clock_gettime`, if there is one.
-pub(crate) fn vdso_clock() -> Option<handler::clock::ClockGettime> {
+pub(crate) fn vdso_clock() -> Option<platform::clock::ClockGettime> {
     let vdso = crate::auxiliary::vdso();
     let mut found = None;
     visit_objects(&mut |object| {
@@ -113,7 +113,7 @@ pub(crate) fn vdso_clock() -> Option<handler::clock::ClockGettime> {
     });
     // SAFETY: the kernel's function of this type; the vDSO is never unmapped.
     found.map(|address| unsafe {
-        core::mem::transmute::<usize, handler::clock::ClockGettime>(address as usize)
+        core::mem::transmute::<usize, platform::clock::ClockGettime>(address as usize)
     })
 }
 

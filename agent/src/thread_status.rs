@@ -2,9 +2,9 @@
 
 use core::ffi::CStr;
 
-use alloc::vec::Vec;
+use platform::sys;
 
-use handler::sys;
+use alloc::vec::Vec;
 
 use crate::hexadecimal;
 use crate::kernel;

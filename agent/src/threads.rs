@@ -10,13 +10,14 @@ use core::ffi::{c_int, c_void};
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use handler::chain;
-use handler::clock;
 use handler::kernel_answer;
 use handler::recording::{self, Recording};
 use handler::remainder::{self, Unplaced};
 use handler::slot::{self, Slot};
-use handler::stack::Bounds;
-use handler::sys;
+use platform::activity::Active;
+use platform::bounds::Bounds;
+use platform::clock;
+use platform::sys;
 use shm_format::record::{self, DurableRecord};
 
 use crate::agent;
@@ -30,7 +31,6 @@ use crate::sources::{self, Since};
 use crate::symbols::Real;
 use crate::thread_list;
 use crate::thread_status::ThreadStatus;
-use handler::activity::Active;
 
 const NO_KEY: u64 = u64::MAX;
 /// CPU time for a stopped thread to get back into the wait that it was stopped in, before it is sampled. An earlier

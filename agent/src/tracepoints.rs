@@ -11,10 +11,10 @@ use core::ffi::{CStr, c_char};
 use core::ptr;
 use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
-use handler::AnyAlignment;
-use handler::clock;
 use handler::recording::{self, Recording};
 use handler::tracepoint::{self, Event};
+use platform::arch::AnyAlignment;
+use platform::clock;
 use shm_format::record::{self, DurableRecord};
 use shm_format::{FIELDS_MOST, FieldTypes};
 
@@ -237,7 +237,7 @@ unsafe extern "C" fn without_stack(site: &Site, values: *const u64) {
 unsafe extern "C" fn with_stack(site: &Site, values: *const u64) {
     naked_asm!(
         ".cfi_startproc",
-        handler::push!(rbp rbx r12 r13 r14 r15),
+        platform::push!(rbp rbx r12 r13 r14 r15),
         "mov rdx, rsp",
         "sub rsp, 8",
         ".cfi_adjust_cfa_offset 8",

@@ -6,11 +6,11 @@
 use core::ffi::CStr;
 use core::mem::MaybeUninit;
 
+use platform::activity::{Active, is_filtered};
+use platform::sys::{self, SignalsBlocked};
 use unwind::{Module, Table, table_file};
 
-use crate::activity::{Active, is_filtered};
 use crate::recording::Recording;
-use crate::sys::{self, SignalsBlocked};
 
 /// Larger tables wait until the modules are scanned again, which no signal handler does. This one takes some milliseconds.
 const LARGEST: i64 = 16 << 20;
@@ -22,7 +22,7 @@ pub(crate) fn adopt(recording: &Recording, module: &Module<'_>) -> bool {
     let told = recording.region.control().tables_told();
     let Some(late) = module.late.filter(|late| late.is_due(told) && !is_filtered()) else { return false };
     // Outside the handler: a signal handler of the program might not return here.
-    let _blocked = SignalsBlocked::new();
+    let _blocked = SignalsBlocked::enter();
     // No file may be opened under a seccomp filter.
     let Some(_active) = Active::enter() else { return false };
     late.try_once(told, |path, key| {

@@ -2,14 +2,14 @@
 //!
 //! No signal has saved the registers; the interposing function has saved those that a call preserves. Otherwise the rules
 //! of the signal handler apply (`ordinary_walk`): a thread may hold the loader's lock when it allocates, and a signal
-//! handler may allocate or post a semaphore. The interposing function must have [permitted](crate::AnyAlignment) unaligned accesses.
+//! handler may allocate or post a semaphore. The interposing function must have [permitted](platform::arch::AnyAlignment) unaligned accesses.
 
+use platform::clock;
 use shm_format::{AllocationNonce, BlockId, Committed, Loss, Skip};
 use unwind::End;
 
 use crate::caller::Caller;
 pub use crate::caller::Note;
-use crate::clock;
 use crate::nesting::Entered;
 use crate::ordinary_walk::{own_slot, own_slot_at_once};
 use crate::outcome::{self, Missed};

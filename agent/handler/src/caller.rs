@@ -1,10 +1,10 @@
 //! The caller of an interposed function: the registers that the function saved on entry, and the walk from them.
 
+use platform::clock;
 use shm_format::{Committed, Loss, StackChain, StackHead};
 use unwind::{End, Leaf, Registers, Walk};
 
 use crate::arch;
-use crate::clock;
 use crate::interpreter::{self, Signals};
 use crate::ordinary_walk;
 use crate::recording::Recording;

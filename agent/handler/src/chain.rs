@@ -7,10 +7,11 @@ use core::ffi::c_int;
 use core::ptr;
 use core::sync::atomic::{AtomicPtr, Ordering};
 
+use platform::sys;
+
 use crate::context::Context;
 use crate::siginfo::SignalInfo;
 use crate::slot::{self, Slot};
-use crate::sys;
 
 /// A disposition set by the program. Immutable once published and never freed, so that a handler may read it at any
 /// time.

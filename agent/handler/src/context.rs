@@ -3,11 +3,12 @@
 use core::ffi::{c_int, c_void};
 use core::marker::PhantomData;
 
+use platform::arch::load;
+use platform::bounds::Bounds;
+use platform::sys;
 use unwind::Registers;
 
 use crate::arch;
-use crate::stack::Bounds;
-use crate::sys;
 
 /// The interrupted state, which the kernel saved on the handler's stack and restores when the handler returns.
 #[derive(Clone, Copy)]
@@ -70,7 +71,7 @@ impl Context<'_> {
     pub(crate) fn is_at_call(self) -> bool {
         let pc = self.instruction_pointer();
         // SAFETY: the bytes were just seen readable, and the thread executes them.
-        sys::is_readable(pc) && arch::is_call(unsafe { arch::load(pc) })
+        sys::is_readable(pc) && arch::is_call(unsafe { load(pc) })
     }
 
     /// Has the system call that would be repeated return EINTR instead.

@@ -7,11 +7,12 @@
 //! frame record is copied if it points after a call, or if a walk would accept it (`unwind::Jumps`), as is the program
 //! counter in a signal frame.
 
+use platform::bounds::Bounds;
+use platform::clock;
 use shm_format::{CopiedWord, CopyEnd, CopyHead, CopyWriter, Loss, RecordKind, StackHead};
 use unwind::{Jumps, Memory, Modules, Registers};
 
 use crate::arch;
-use crate::clock;
 use crate::context::Context;
 use crate::interpreter::regions::{self, Region};
 use crate::outcome::{Missed, Outcome};
@@ -19,7 +20,7 @@ use crate::recording::Recording;
 use crate::sample::known_bounds;
 use crate::slot::Slot;
 use crate::snapshot::{self, Pinned};
-use crate::stack::{Bounds, Stack};
+use crate::stack::Stack;
 use crate::unwinding::Unwind;
 
 /// Size of a word in bytes.

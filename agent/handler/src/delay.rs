@@ -6,9 +6,10 @@
 
 use core::ffi::CStr;
 
-use crate::activity::Active;
+use platform::activity::Active;
+use platform::sys;
+
 use crate::decimal::number;
-use crate::sys;
 
 /// Three numbers: nanoseconds on a CPU, nanoseconds runnable, number of turns (Documentation/scheduler/sched-stats).
 const FILE: &CStr = c"/proc/thread-self/schedstat";

@@ -8,14 +8,14 @@
 
 use core::sync::atomic::{AtomicU32, Ordering};
 
+use platform::activity::Active;
+use platform::clock;
+use platform::sys;
 use shm_format::record::{DurableRecord, Thread};
 
-use crate::activity::Active;
-use crate::clock;
 use crate::learned_stack;
 use crate::recording::{self, Clock, Recording};
 use crate::slot::{self, Slot};
-use crate::sys;
 use crate::thread_timer;
 
 /// Slots that are checked for ended threads whenever a thread is registered.

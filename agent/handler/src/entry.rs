@@ -6,7 +6,10 @@
 use core::ffi::{c_int, c_void};
 use core::sync::atomic::{AtomicUsize, Ordering};
 
-use crate::activity::is_filtered;
+use platform::activity::is_filtered;
+use platform::bounds::Bounds;
+use platform::sys;
+
 use crate::arch;
 use crate::chain::{self, Disposition};
 use crate::context::Context;
@@ -14,8 +17,6 @@ use crate::shared_stack;
 use crate::siginfo::SignalInfo;
 use crate::signal_stack;
 use crate::slot::{self, Slot};
-use crate::stack::Bounds;
-use crate::sys;
 
 /// Number of signals of the kernel.
 const SIGNALS: usize = 64;

@@ -6,10 +6,11 @@
 //! at a frame of the first walk, by way of an activation that the first walk has, too, and if each caller below that calls what it
 //! is said to have called.
 
+use platform::activity::is_filtered;
+use platform::bounds::Bounds;
 use shm_format::{StackHead, event_nonce};
 use unwind::{FoundBy, Frame, Memory, called_before};
 
-use crate::activity::is_filtered;
 use crate::arch;
 use crate::context::Context;
 use crate::kernel_ring::{EventPlace, Request};
@@ -17,7 +18,7 @@ use crate::recording::{Clock, Recording};
 use crate::sample::{Elsewhere, Sample};
 use crate::slot::Slot;
 use crate::snapshot::Pinned;
-use crate::stack::{Bounds, Stack};
+use crate::stack::Stack;
 use crate::unwinding::Unwind;
 
 /// Maximum number of walks for one request.

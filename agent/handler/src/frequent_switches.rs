@@ -3,11 +3,12 @@
 //! a timer on its CPU clock, which the scheduler's tick drives: its samples have no kernel stacks, and switches cost
 //! nothing.
 
-use crate::activity::is_filtered;
+use platform::activity::is_filtered;
+use platform::sys;
+
 use crate::kernel_ring::KernelRings;
 use crate::recording::Recording;
 use crate::slot::Slot;
-use crate::sys;
 use crate::thread_timer;
 
 /// Periods of a thread's CPU time between two looks at its switches.

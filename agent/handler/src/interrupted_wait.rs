@@ -13,9 +13,10 @@
 
 use core::sync::atomic::{AtomicBool, Ordering};
 
-use crate::activity::Active;
+use platform::activity::Active;
+use platform::sys;
+
 use crate::context::Context;
-use crate::sys;
 
 static MAY_ASK: AtomicBool = AtomicBool::new(false);
 

@@ -1,9 +1,9 @@
 //! Copies the kernel's records from the perf rings into the pool, after the stack that answers them.
 
+use platform::bounds::Bounds;
+use platform::clock;
 use shm_format::{KernelAnswerHead, RecordKind, Skip};
 
-use crate::bounds::Bounds;
-use crate::clock;
 use crate::context::Context;
 use crate::delay;
 use crate::event_stack;

@@ -7,10 +7,9 @@
 use core::ptr;
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
+use platform::bounds::Bounds;
+use platform::sys;
 use shm_format::answer_nonce;
-
-use crate::bounds::Bounds;
-use crate::sys;
 
 /// Maximum number of rings of a thread: one per event of the session.
 pub const RINGS: usize = 16;

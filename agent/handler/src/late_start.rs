@@ -2,7 +2,7 @@
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
-use crate::clock;
+use platform::clock;
 
 /// Parameters of discovered threads.
 #[derive(Debug)]

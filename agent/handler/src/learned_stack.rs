@@ -6,12 +6,13 @@
 //! control block a thread made by a bare `clone` may use). So a control block must name the thread, and the first thread,
 //! whose control block is elsewhere, is left out.
 
-use crate::activity::is_filtered;
-use crate::arch;
-use crate::bounds::Bounds;
+use platform::activity::is_filtered;
+use platform::arch;
+use platform::bounds::Bounds;
+use platform::sys::{self, PAGE};
+use platform::thread_pointer;
+
 use crate::slot::Slot;
-use crate::sys::{self, PAGE};
-use crate::thread_pointer;
 
 /// Most bytes that are probed at a time.
 const FARTHEST: u64 = 1 << 20;

@@ -30,17 +30,12 @@
 #![warn(clippy::indexing_slicing, clippy::panic)]
 #![cfg_attr(test, allow(clippy::disallowed_methods, clippy::disallowed_macros))]
 
-pub use arch::AnyAlignment;
-
-pub mod activity;
 mod adoption;
 mod arch;
-mod bounds;
 pub mod call;
 pub mod caller;
 mod capture;
 pub mod chain;
-pub mod clock;
 pub mod context;
 mod copy;
 pub mod decimal;
@@ -56,7 +51,6 @@ pub mod kernel_answer;
 pub mod kernel_ring;
 pub mod late_start;
 mod learned_stack;
-pub mod log;
 pub mod nesting;
 mod ordinary_walk;
 mod other_rules;
@@ -79,8 +73,6 @@ pub mod slot;
 pub mod snapshot;
 pub mod stack;
 pub mod switch_limit;
-pub mod sys;
-pub mod thread_pointer;
 pub mod thread_timer;
 pub mod tick;
 pub mod tracepoint;
@@ -88,6 +80,7 @@ pub mod unwinding;
 
 use core::ffi::c_int;
 
+use platform::clock;
 use shm_format::{Skip, StackHead};
 
 use crate::chain::Disposition;

@@ -4,18 +4,19 @@
 //! Signals are not blocked; a sampling signal during the walk finds the slot's nesting guard taken. Only a walk that
 //! must probe memory blocks signals while it runs.
 
+use platform::activity::is_filtered;
+use platform::arch;
+use platform::bounds::Bounds;
+use platform::sys::{self, SignalsBlocked};
 use unwind::{End, Leaf, Registers, Walk};
 
-use crate::activity::is_filtered;
-use crate::arch;
 use crate::discovery;
 use crate::learned_stack;
 use crate::other_rules::OtherRules;
 use crate::recording::Recording;
 use crate::slot::{self, Slot, Workbench};
 use crate::snapshot::{self, Pinned};
-use crate::stack::{Bounds, Stack};
-use crate::sys::{self, SignalsBlocked};
+use crate::stack::Stack;
 
 /// The slot of the calling thread, whose stack pointer is `sp`; `None` if the noted slot is another thread's. Once
 /// system calls are filtered, the noted slot is taken to be its own.
@@ -67,7 +68,7 @@ pub(crate) fn walk_on(
     // Probe memory that is not known to be mapped, or that a guess leads to. A probe may change the signal mask
     // (`sys::is_readable`).
     if walked.is_none_or(|(walk, _)| !walk.end.is_complete()) && !is_filtered() {
-        let _blocked = SignalsBlocked::new();
+        let _blocked = SignalsBlocked::enter();
         walked = Some(walk_in(recording, slot, registers, bench, known, true));
     }
     let walked = walked.unwrap_or_else(|| {
@@ -86,7 +87,7 @@ fn own_stack(slot: &Slot, sp: u64) -> Bounds {
     if own.hold(sp) || !slot.is_discovered() {
         return own;
     }
-    let _blocked = SignalsBlocked::new();
+    let _blocked = SignalsBlocked::enter();
     learned_stack::learn(slot, sp)
 }
 

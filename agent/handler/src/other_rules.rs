@@ -1,6 +1,7 @@
 //! What tells a walk how to go on besides the rules of the loaded modules: unwinders of regions, rules of generated code, and
 //! tables that the recorder has made since a module was loaded.
 
+use platform::bounds::Bounds;
 use unwind::{Module, RegionStep, Tracked};
 
 use crate::adoption;
@@ -8,7 +9,6 @@ use crate::generated::{self, Run};
 use crate::interpreter::regions::{Regions, Scratch};
 use crate::recording::Recording;
 use crate::snapshot::Pinned;
-use crate::stack::Bounds;
 
 /// What one walk has of that.
 pub(crate) struct OtherRules<'r> {

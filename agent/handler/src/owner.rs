@@ -3,14 +3,14 @@
 
 use core::ptr;
 
+use platform::activity::is_filtered;
+use platform::sys;
 use shm_format::{Loss, Skip};
 
-use crate::activity::is_filtered;
 use crate::discovery;
 use crate::learned_stack;
 use crate::outcome::Missed;
 use crate::slot::{self, Slot};
-use crate::sys;
 
 /// What a signal says about its thread.
 pub(crate) enum Owner {

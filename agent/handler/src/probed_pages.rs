@@ -6,8 +6,8 @@
 //! They are in the thread's workspace, because the thread's stack may be too small for them. Pages found by an earlier walk
 //! must never count: another thread may have unmapped them since.
 
-use crate::bounds::Bounds;
-use crate::sys::{self, PAGE};
+use platform::bounds::Bounds;
+use platform::sys::{self, PAGE};
 
 const ENTRIES: usize = 16;
 /// Words of a copied block. Blocks are aligned, so that none is in two pages.

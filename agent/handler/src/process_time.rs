@@ -2,8 +2,8 @@
 
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use crate::activity::is_filtered;
-use crate::clock;
+use platform::activity::is_filtered;
+use platform::clock;
 
 /// Accounts for the process's CPU time. The kernel merges expirations of ITIMER_PROF without reporting an overrun count
 /// (setitimer(2)), so the CPU clock is read.

@@ -8,8 +8,8 @@
 
 use core::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering};
 
-use crate::activity::is_filtered;
-use crate::clock::{self, SECOND_NS};
+use platform::activity::is_filtered;
+use platform::clock::{self, SECOND_NS};
 
 /// A run longer than this many times the average, or than [`FIRST_RUN`], is checked against the CPU clock.
 const LONG_RUN: u64 = 4;

@@ -9,9 +9,9 @@
 use shm_format::{AlikeAllocations, AllocationCounts, Repeat};
 use unwind::{KnownStacks, Leaf, Memory, StackCache, mix};
 
-use crate::activity::is_filtered;
 use crate::interpreter::Calls;
-use crate::sys;
+use platform::activity::is_filtered;
+use platform::sys;
 
 /// Some stacks of one thread. All zero when empty.
 pub(crate) struct RecentStacks {

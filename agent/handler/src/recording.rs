@@ -6,15 +6,15 @@
 use core::ptr;
 use core::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 
+use platform::activity::is_filtered;
+use platform::sys;
 use shm_format::{AllocationCounts, Doorbell, LiveBlocks, LiveMappings, Region};
 use unwind::RuleCache;
 
-use crate::activity::is_filtered;
 use crate::late_start::LateStart;
 use crate::process_time::ProcessTime;
 use crate::rate_limit::RateLimit;
 use crate::switch_limit::SwitchLimit;
-use crate::sys;
 use crate::unwinding::Unwind;
 
 /// The clock that triggers samples; a recording has at most one.

@@ -10,15 +10,15 @@
 
 use core::sync::atomic::{AtomicU32, Ordering};
 
+use platform::arch::{load, load_xor};
+use platform::clock;
+use platform::log;
 use shm_format::record::{FrameWords, RecurringStack};
 use shm_format::{AlikeAllocations, AllocationNonce, BlockId, Committed, DurableRecord, Loss, Mode, Repeat};
 use unwind::{End, KnownStacks, Leaf, Memory};
 
-use crate::arch::{load, load_xor};
 use crate::caller::{Caller, Note};
-use crate::clock;
 use crate::interpreter::{self, Calls, Signals};
-use crate::log;
 use crate::recent_stacks::{Kept, RecentStacks};
 use crate::recording::Recording;
 use crate::slot::{Slot, Workbench};

@@ -8,10 +8,10 @@
 //! Where the thread was in that time is not known. So of its stack these samples have the outermost frame alone, and a
 //! mark: the place where a thread ends, or the agent starts, must never appear to have taken the time.
 
+use platform::activity::is_filtered;
 use shm_format::{Loss, Skip, StackHead};
 use unwind::{End, Frame, Interpreted, Registers};
 
-use crate::activity::is_filtered;
 use crate::arch;
 use crate::ordinary_walk::{own_slot, walk_on};
 use crate::outcome::{self, Missed, Outcome};

@@ -1,11 +1,12 @@
 //! The stack of one sample: walked from the interrupted registers, then written to the pool or to the request slot of
 //! another process.
 
+use platform::activity::is_filtered;
+use platform::bounds::Bounds;
+use platform::clock;
 use shm_format::{AnswerHead, Committed, Loss, StackHead, Trigger};
 use unwind::{End, FoundBy, Frame, Leaf, Walk};
 
-use crate::activity::is_filtered;
-use crate::clock;
 use crate::context::Context;
 use crate::interpreter::{self, Signals};
 use crate::learned_stack;
@@ -14,7 +15,7 @@ use crate::outcome::{Missed, Outcome};
 use crate::recording::Recording;
 use crate::slot::Slot;
 use crate::snapshot::{self, Pinned};
-use crate::stack::{Bounds, Stack};
+use crate::stack::Stack;
 
 /// Maximum number of pages probed by a scan for return addresses: most of the code that they point to is in pages of
 /// its own.

@@ -8,12 +8,13 @@
 
 use core::ffi::c_int;
 
-use crate::activity::is_filtered;
+use platform::activity::is_filtered;
+use platform::bounds::Bounds;
+use platform::sys;
+
 use crate::context::Context;
 use crate::signal_stack::{self, GUARD, is_on};
 use crate::slot::{self, Slot};
-use crate::stack::Bounds;
-use crate::sys;
 
 /// Notes what the program has set for the slot's thread; returns whether another thread has an overlapping stack.
 pub fn note(slot: &Slot, program: Bounds, flags: c_int) -> bool {

@@ -12,9 +12,10 @@ use core::ffi::c_int;
 use core::ptr;
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, AtomicUsize, Ordering};
 
+use platform::bounds::Bounds;
+
 use crate::arch;
 use crate::context::Context;
-use crate::stack::Bounds;
 
 /// Bytes mapped for a stack, with its guard, if the kernel does not report the size of its signal frame.
 const UNKNOWN: usize = 32 << 10;

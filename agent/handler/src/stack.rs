@@ -6,14 +6,14 @@
 //! another thread may unmap a page after the probe, so the kernel copies what is read. Once the program has installed a
 //! seccomp filter neither is done, and such memory counts as unreadable.
 
+use platform::activity::is_filtered;
+use platform::arch::load;
+use platform::bounds::Bounds;
+use platform::sys::{self, PAGE};
 use unwind::Memory;
 
-use crate::activity::is_filtered;
-use crate::arch::load;
-pub use crate::bounds::Bounds;
 use crate::probed_pages::{NotCopied, ProbedPages};
 use crate::program;
-use crate::sys::{self, PAGE};
 
 /// Probes per walk. Code without call frame information is probed frame by frame: as many as a walk has frames.
 const PROBES: u32 = 1024;

@@ -1,6 +1,6 @@
 //! How often a thread with perf events may switch.
 
-use crate::clock::SECOND_NS;
+use platform::clock::SECOND_NS;
 
 /// Switches per second of CPU time that a thread with perf events may make.
 #[derive(Clone, Copy, Debug)]

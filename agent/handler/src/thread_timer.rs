@@ -2,9 +2,10 @@
 
 use core::ptr;
 
-use crate::clock::{self, SECOND_NS};
+use platform::clock::{self, SECOND_NS};
+use platform::sys;
+
 use crate::slot::Slot;
-use crate::sys;
 
 /// The kernel's `struct sigevent` for signalling a thread.
 #[repr(C)]

@@ -1,10 +1,10 @@
 //! A tick: one expiry of a timer of the agent, or one request of the kernel. Which thread it belongs to, and its
 //! weight.
 
+use platform::activity::is_filtered;
+use platform::clock;
 use shm_format::{Loss, Skip};
 
-use crate::activity::is_filtered;
-use crate::clock;
 use crate::context::Context;
 use crate::kernel_answer;
 use crate::kernel_ring::{Cause, Request};

@@ -8,11 +8,11 @@
 //! An event takes a few nanoseconds, and shared counters would be contended: so a thread counts its own events and adds
 //! them to the region's counters in batches. Events that are not recorded are counted at once.
 
+use platform::clock;
 use shm_format::{Committed, FieldTypes, Fields, Loss, Skip, StackHead};
 use unwind::Walk;
 
 use crate::caller::Caller;
-use crate::clock;
 use crate::ordinary_walk::own_slot;
 use crate::outcome::{self, Missed, Outcome};
 use crate::recording::{Probe, Recording};
@@ -48,7 +48,7 @@ impl Event {
         }
     }
 
-    /// Records the event with the stack of `caller`. Unaligned accesses must be [permitted](crate::AnyAlignment).
+    /// Records the event with the stack of `caller`. Unaligned accesses must be [permitted](platform::arch::AnyAlignment).
     #[inline(never)]
     pub fn record_with_stack(self, recording: &Recording, caller: &Caller) {
         let slot = begin(recording, caller.stack_pointer);

@@ -26,7 +26,7 @@ pub(super) struct Countdown {
     pub(super) serial: u64,
 }
 
-handler::thread_block!(fn in_thread_locals() -> Countdown, "selfwind_countdown");
+platform::thread_block!(fn in_thread_locals() -> Countdown, "selfwind_countdown");
 
 /// The calling thread's; `None` if there is no room for it.
 #[inline(always)]

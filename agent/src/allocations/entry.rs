@@ -7,7 +7,7 @@
 
 use core::arch::naked_asm;
 
-use handler::AnyAlignment;
+use platform::arch::AnyAlignment;
 
 use super::allocation_call::Call;
 use super::countdown::{OWNER_AT, PLACE_SHIFT, PLACES, SHARED};
@@ -139,10 +139,10 @@ macro_rules! allocating {
                 // The call may be sampled: build a `Call`, from its end.
                 // Allocators that note their callers follow frame pointers.
                 "2:",
-                handler::push!(rbp),
+                platform::push!(rbp),
                 "mov rbp, rsp",
                 ".cfi_offset rbp, -16",
-                handler::push!(rbx r12 r13 r14 r15 rdx rsi rdi),
+                platform::push!(rbx r12 r13 r14 r15 rdx rsi rdi),
                 "push {kind}",
                 ".cfi_adjust_cfa_offset 8",
                 "sub rsp, 8",
@@ -203,9 +203,9 @@ macro_rules! freeing {
                 "jne 2f",
                 "jmp [rip + {reals} + 8 * {kind}]",
                 "2:",
-                handler::push!(rdi rsi rdx),
+                platform::push!(rdi rsi rdx),
                 "call {freed}",
-                handler::pop!(rdx rsi rdi),
+                platform::pop!(rdx rsi rdi),
                 "jmp [rip + {reals} + 8 * {kind}]",
                 ".cfi_endproc",
                 kind = const $kind,

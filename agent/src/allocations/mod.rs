@@ -39,7 +39,7 @@ pub(crate) fn begin(recording: &Recording, agent: &Agent) {
         if !link_map::is_without_loader() && !IS_REDIRECTED.swap(true, Ordering::Relaxed) {
             redirection::begin_for_program(true);
         }
-        let process = format!("process {} (", handler::sys::process_id());
+        let process = format!("process {} (", platform::sys::process_id());
         let what = b"): the program defines malloc; only calls from its libraries are recorded, and what it frees itself counts as in use";
         let text = [process.as_bytes(), &agent.names.program, what].concat();
         journal::tell_setting(recording, b"allocations", &text);

@@ -30,10 +30,10 @@ pub(super) static REALS: [AtomicPtr<()>; COUNT] =
 unsafe extern "C" fn find_first<const KIND: usize>() {
     naked_asm!(
         ".cfi_startproc",
-        handler::push!(rdi rsi rdx),
+        platform::push!(rdi rsi rdx),
         "mov edi, {kind}",
         "call {find}",
-        handler::pop!(rdx rsi rdi),
+        platform::pop!(rdx rsi rdi),
         "jmp rax",
         ".cfi_endproc",
         kind = const KIND,

@@ -6,7 +6,7 @@
 //! them over. Pointers to functions that the program has stored stay as they are, and so do calls inside of the allocator's
 //! own object.
 
-use handler::sys::PAGE;
+use platform::sys::PAGE;
 
 use crate::kernel;
 use crate::link_map::{self, StillList};

@@ -2,10 +2,10 @@
 
 use core::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
-use handler::AnyAlignment;
 use handler::call::{self, Note};
 use handler::caller::Caller;
 use handler::recording::{self, Recording};
+use platform::arch::AnyAlignment;
 use shm_format::{AllocationNonce, BlockId, Expected, Inserted, LiveBlocks, Repeat};
 
 use super::allocation_call::Call;

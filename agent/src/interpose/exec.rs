@@ -16,9 +16,9 @@ use crate::process;
 use crate::sources::program_timer;
 use crate::symbols;
 use crate::threads;
-use handler::activity::Active;
 use handler::recording::{self, Clock};
-use handler::sys;
+use platform::activity::Active;
+use platform::sys;
 
 real_functions! {
     EXECVE = c"execve";
@@ -324,7 +324,7 @@ macro_rules! listed {
                 ".cfi_startproc",
                 // The register arguments as an array; then the address of the stack arguments.
                 "lea rax, [rsp + 8]",
-                handler::push!(r9 r8 rcx rdx rsi),
+                platform::push!(r9 r8 rcx rdx rsi),
                 "mov rsi, rsp",
                 "mov rdx, rax",
                 "call {gathered}",

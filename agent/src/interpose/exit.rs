@@ -8,7 +8,8 @@ use core::ffi::c_int;
 
 use super::real::{call_real, own_recording, real_functions};
 use crate::threads;
-use handler::{slot, sys};
+use handler::slot;
+use platform::sys;
 
 real_functions! {
     EXIT = c"_exit";

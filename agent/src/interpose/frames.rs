@@ -5,8 +5,8 @@
 
 use core::ffi::{CStr, c_void};
 
-use handler::activity::Active;
 use handler::generated;
+use platform::activity::Active;
 
 use super::real::own_recording;
 use crate::generated::Registration;

@@ -25,13 +25,13 @@ real_functions! {
 pub(crate) unsafe extern "C" fn dlopen(path: *const c_char, flags: c_int) -> *mut c_void {
     core::arch::naked_asm!(
         ".cfi_startproc",
-        handler::push!(rdi rsi),
+        platform::push!(rdi rsi),
         "sub rsp, 8",
         ".cfi_adjust_cfa_offset 8",
         "call {plan}",
         "add rsp, 8",
         ".cfi_adjust_cfa_offset -8",
-        handler::pop!(rsi rdi),
+        platform::pop!(rsi rdi),
         "jmp rax",
         ".cfi_endproc",
         plan = sym plan_dlopen,
@@ -92,13 +92,13 @@ pub(crate) unsafe extern "C" fn dlclose(handle: *mut c_void) -> c_int {
 pub(crate) unsafe extern "C" fn dlsym(handle: *mut c_void, name: *const c_char) -> *mut c_void {
     core::arch::naked_asm!(
         ".cfi_startproc",
-        handler::push!(rdi rsi),
+        platform::push!(rdi rsi),
         "sub rsp, 8",
         ".cfi_adjust_cfa_offset 8",
         "call {plan}",
         "add rsp, 8",
         ".cfi_adjust_cfa_offset -8",
-        handler::pop!(rsi rdi),
+        platform::pop!(rsi rdi),
         "jmp rax",
         ".cfi_endproc",
         plan = sym plan_dlsym,

@@ -20,13 +20,13 @@ macro_rules! pass_on {
         pub(crate) unsafe extern "C" fn $function() {
             core::arch::naked_asm!(
                 ".cfi_startproc",
-                handler::push!(rdi rsi rdx rcx r8 r9),
+                platform::push!(rdi rsi rdx rcx r8 r9),
                 "sub rsp, 8",
                 ".cfi_adjust_cfa_offset 8",
                 "call {plan}",
                 "add rsp, 8",
                 ".cfi_adjust_cfa_offset -8",
-                handler::pop!(r9 r8 rcx rdx rsi rdi),
+                platform::pop!(r9 r8 rcx rdx rsi rdi),
                 "jmp rax",
                 ".cfi_endproc",
                 plan = sym $plan,

@@ -7,10 +7,10 @@
 
 use core::ffi::c_int;
 
-use handler::activity;
 use handler::siginfo::SignalInfo;
 use handler::slot::{self, Slot};
-use handler::{chain, request, sys, tick};
+use handler::{chain, request, tick};
+use platform::{activity, sys};
 
 use super::real::{call_real, fail, own_recording, real_functions};
 use crate::sampling_signal;

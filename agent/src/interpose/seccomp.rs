@@ -7,10 +7,10 @@
 use core::ffi::{c_int, c_long, c_ulong};
 use core::sync::atomic::Ordering;
 
-use handler::activity::{self, Active};
-use handler::clock;
 use handler::recording::{self, Clock, Recording};
 use handler::slot::{self, Slot};
+use platform::activity::{self, Active};
+use platform::clock;
 
 use super::real::{call_real, fail, own_recording, real_functions};
 use super::{exec, signals, stacks, tracing};

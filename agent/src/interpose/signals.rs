@@ -3,7 +3,7 @@
 use core::ffi::c_int;
 
 use handler::chain::{Disposition, KernelAction};
-use handler::sys;
+use platform::sys;
 
 use super::handlers::{self, Change};
 use super::real::{call_real, fail, real_functions};

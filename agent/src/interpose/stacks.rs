@@ -5,12 +5,12 @@
 
 use core::ffi::c_int;
 
-use handler::activity::Active;
 use handler::shared_stack;
 use handler::signal_stack::{self, AUTODISARM};
 use handler::slot::{self, Slot};
-use handler::stack::Bounds;
-use handler::sys;
+use platform::activity::Active;
+use platform::bounds::Bounds;
+use platform::sys;
 
 use crate::lock::Masked;
 

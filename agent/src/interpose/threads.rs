@@ -3,12 +3,12 @@
 use core::ffi::{c_char, c_int, c_void};
 
 use handler::slot;
+use platform::activity::Active;
 
 use super::real::{call_real, fail, own_recording, real_functions};
 use crate::lock::Masked;
 use crate::threads::News;
 use crate::{module_news, threads};
-use handler::activity::Active;
 
 real_functions! {
     THRD_CREATE = c"thrd_create";

@@ -3,6 +3,7 @@
 use core::ffi::c_int;
 
 use handler::recording::Clock;
+use platform::activity::Active;
 
 use super::real::{call_real, fail, own_recording};
 use crate::lock::Masked;
@@ -10,7 +11,6 @@ use crate::signals;
 use crate::sources::process_timer;
 use crate::sources::program_timer::{self, SETITIMER};
 use crate::symbols::{self, Real};
-use handler::activity::Active;
 
 static GETITIMER: Real = Real::new(c"getitimer");
 

@@ -6,10 +6,11 @@
 
 use core::ffi::{c_int, c_long, c_void};
 
+use platform::activity::Active;
+
 use super::real::{call_real, fail, own_recording, real_functions};
 use crate::agent;
 use crate::process;
-use handler::activity::Active;
 
 real_functions! {
     PTRACE = c"ptrace";

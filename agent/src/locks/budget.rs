@@ -6,8 +6,8 @@
 
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-use handler::clock;
 use handler::rate_limit::RateLimit;
+use platform::clock;
 
 use super::rate;
 

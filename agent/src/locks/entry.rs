@@ -23,7 +23,7 @@ global_asm!(
     ".type selfwind_watched_call,@function",
     "selfwind_watched_call:",
     ".cfi_startproc",
-    handler::push!(rbp rbx r12 r13 r14 r15 r9 r8 rcx rdx rsi rdi r11),
+    platform::push!(rbp rbx r12 r13 r14 r15 r9 r8 rcx rdx rsi rdi r11),
     "sub rsp, 16",
     ".cfi_adjust_cfa_offset 16",
     "cmp r11, {first_futex}",

@@ -22,11 +22,11 @@ mod watched_call;
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
-use handler::AnyAlignment;
 use handler::call::{self, Note};
-use handler::clock;
 use handler::rate_limit::RateLimit;
 use handler::recording::{self, Probe};
+use platform::arch::AnyAlignment;
+use platform::clock;
 use shm_format::LockNonce;
 
 use glibc_mutex::Approach;

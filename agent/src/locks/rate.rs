@@ -5,7 +5,7 @@
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
-use handler::clock;
+use platform::clock;
 
 use crate::kernel;
 

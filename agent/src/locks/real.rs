@@ -22,14 +22,14 @@ pub(super) static REALS: [AtomicPtr<()>; COUNT] =
 unsafe extern "C" fn find_first<const NUMBER: usize>() {
     naked_asm!(
         ".cfi_startproc",
-        handler::push!(rdi rsi rdx rcx r8 r9),
+        platform::push!(rdi rsi rdx rcx r8 r9),
         "sub rsp, 8",
         ".cfi_adjust_cfa_offset 8",
         "mov edi, {number}",
         "call {find}",
         "add rsp, 8",
         ".cfi_adjust_cfa_offset -8",
-        handler::pop!(r9 r8 rcx rdx rsi rdi),
+        platform::pop!(r9 r8 rcx rdx rsi rdi),
         "jmp rax",
         ".cfi_endproc",
         number = const NUMBER,

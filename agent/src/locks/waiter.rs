@@ -34,7 +34,7 @@ pub(super) struct Waiter {
 
 const _: () = assert!(size_of::<Waiter>() == 64);
 
-handler::thread_block!(pub(super) fn own() -> Waiter, "selfwind_waiter");
+platform::thread_block!(pub(super) fn own() -> Waiter, "selfwind_waiter");
 
 impl Waiter {
     /// Ticks of waiting until the next sample; the mean distance is now `mean`.

@@ -16,7 +16,7 @@ global_asm!(
     ".type selfwind_mapping_call,@function",
     "selfwind_mapping_call:",
     ".cfi_startproc",
-    handler::push!(rbp rbx r12 r13 r14 r15 r9 r8 rcx rdx rsi rdi r11),
+    platform::push!(rbp rbx r12 r13 r14 r15 r9 r8 rcx rdx rsi rdi r11),
     "mov rdi, rsp",
     "lea rsi, [rip + {entries}]",
     "mov rsi, [rsi + 8 * r11]",

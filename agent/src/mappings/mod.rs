@@ -15,11 +15,11 @@ mod mapping_call;
 use core::ops::Range;
 use core::sync::atomic::{AtomicU64, Ordering};
 
-use handler::AnyAlignment;
-use handler::activity::Active;
 use handler::call::{self, Note};
 use handler::recording::{self, Probe, Recording};
-use handler::sys::PAGE;
+use platform::activity::Active;
+use platform::arch::AnyAlignment;
+use platform::sys::PAGE;
 use shm_format::{LiveMappings, MappedPart, MappingKind, MappingNonce, kind_of};
 
 use crate::agent;

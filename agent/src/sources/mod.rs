@@ -16,11 +16,11 @@ use core::sync::atomic::{AtomicBool, Ordering};
 
 use alloc::vec::Vec;
 
-use handler::clock;
 use handler::interrupted_wait;
 use handler::nesting::Entered;
 use handler::recording::{Clock, Recording, Sources};
 use handler::slot::{self, Slot};
+use platform::clock;
 
 pub(crate) use since::Since;
 
@@ -64,7 +64,7 @@ pub(crate) fn choose(config: &Config, parent: Option<Sources>) -> Choice {
 /// `wanted` or a replacement for it, and what to report.
 fn choose_clock(config: &Config, mut wanted: Clock) -> (Option<Clock>, Option<Vec<u8>>) {
     let mut note = None;
-    let status = (wanted == Clock::Perf).then(|| ThreadStatus::read(handler::sys::thread_id())).flatten();
+    let status = (wanted == Clock::Perf).then(|| ThreadStatus::read(platform::sys::thread_id())).flatten();
     if wanted == Clock::Perf
         && let Some(harm) = harm_of_events(config, status.as_ref())
     {
@@ -208,7 +208,7 @@ pub(crate) fn end_all() {
             slot.kernel_rings.close();
         }
     }
-    let (own, signal) = (handler::sys::thread_id(), sampling_signal::get());
+    let (own, signal) = (platform::sys::thread_id(), sampling_signal::get());
     let begun = kernel::clock_ns(libc::CLOCK_MONOTONIC);
     for slot in slot::taken().filter(|slot| slot.tid() != own) {
         let used_ns = clock::cpu_ns_of(slot.tid());

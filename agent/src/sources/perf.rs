@@ -10,11 +10,11 @@ use alloc::vec::Vec;
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
-use handler::clock;
 use handler::kernel_ring::{KernelRing, PAGE};
 use handler::recording::Recording;
 use handler::slot::Slot;
 use handler::thread_timer;
+use platform::clock;
 use shm_format::record::{self, DurableRecord};
 
 use super::since::Since;
@@ -93,7 +93,7 @@ fn paranoid() -> alloc::string::String {
 pub(super) fn probe(events: &Events, deferred: bool) -> Result<Tier, Refusal> {
     let try_all = |scope| {
         events.all().iter().try_for_each(|event| {
-            let file = open_event(event, scope, handler::sys::thread_id(), 0)?;
+            let file = open_event(event, scope, platform::sys::thread_id(), 0)?;
             let (base, bytes) = map_smallest(&file)?;
             // SAFETY: mapped just now, and nobody else uses it.
             unsafe { kernel::unmap(base.as_ptr(), bytes) };

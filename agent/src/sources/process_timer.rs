@@ -1,7 +1,7 @@
 //! ITIMER_PROF: one timer for the process.
 
-use handler::clock::SECOND_NS;
 use handler::thread_timer::first_expiry;
+use platform::clock::SECOND_NS;
 
 use crate::kernel::{self, Errno};
 

@@ -1,8 +1,8 @@
 //! POSIX timers (`timer_create`), as the agent makes them outside the handler.
 
-use handler::clock;
 use handler::slot::Slot;
 use handler::thread_timer::{self, SignalEvent, first_expiry};
+use platform::clock;
 
 use super::since::Since;
 use crate::kernel::Errno;

@@ -1,29 +1,7 @@
-//! Everything that differs between architectures. No other file of this crate tests which one it is built for.
+//! Everything of this crate that differs between architectures. No other file of it tests which one it is built for.
 //!
-//! The files define the same names: the registers in the kernel's `ucontext`, the layout of its signal frame and the
-//! code that enters and leaves one, a thread-local word, the system call, the clock, and a load that is opaque to the
-//! compiler. No policy here.
-
-/// Defines `$bytes` bytes of zeroed thread-local storage as the symbol `$symbol`. Initial-exec, so that access needs no
-/// call: a general-dynamic variable would go through the loader's resolver, which may allocate, and must not in a
-/// handler.
-#[macro_export]
-macro_rules! thread_bytes {
-    ($symbol:literal, $bytes:expr) => {
-        core::arch::global_asm!(
-            ".section .tbss,\"awT\",@nobits",
-            concat!(".globl ", $symbol),
-            concat!(".hidden ", $symbol),
-            concat!(".type ", $symbol, ",@object"),
-            concat!(".size ", $symbol, ",{bytes}"),
-            ".p2align 3",
-            concat!($symbol, ":"),
-            ".zero {bytes}",
-            ".text",
-            bytes = const $bytes,
-        );
-    };
-}
+//! The files define the same names: the registers in the kernel's `ucontext`, the layout of its signal frame, and the
+//! code that enters and leaves one. No policy here.
 
 #[cfg(target_arch = "aarch64")]
 mod aarch64;
@@ -31,16 +9,9 @@ mod aarch64;
 mod x86_64;
 
 #[cfg(target_arch = "aarch64")]
-pub use aarch64::AnyAlignment;
-#[cfg(target_arch = "aarch64")]
 pub(crate) use aarch64::*;
 #[cfg(target_arch = "x86_64")]
-pub use x86_64::AnyAlignment;
-#[cfg(target_arch = "x86_64")]
 pub(crate) use x86_64::*;
-
-// The agent's thread-local word.
-thread_bytes!("selfwind_slot", 8);
 
 /// Defines what the kernel calls, `on_own_signal` and `on_guest_signal`, and what handlers return to,
 /// `selfwind_restore` and `selfwind_guest_restore`. `$serve` and `$pass` decide what runs next; `$begin` prepares the

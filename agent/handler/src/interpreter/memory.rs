@@ -6,9 +6,9 @@
 //! where its modules of the start and its main thread's state are, the used part of the thread's stack, the thread's state
 //! and the chunk of its data stack). Objects that are certainly alive (`python::trust`) are not read by this at all.
 
-use crate::arch::load;
-use crate::stack::Bounds;
-use crate::sys::{self, PAGE, SignalsBlocked};
+use platform::arch::load;
+use platform::bounds::Bounds;
+use platform::sys::{self, PAGE, SignalsBlocked};
 
 const ENTRIES: usize = 128;
 /// Probes per walk, so that a chain of wild pointers stays cheap.
@@ -165,7 +165,7 @@ impl<'a> Memory<'a> {
         let Some(left) = self.probes.checked_sub(1) else { return false };
         self.probes = left;
         if self.signals == Signals::Open && self.blocked.is_none() {
-            self.blocked = Some(SignalsBlocked::new());
+            self.blocked = Some(SignalsBlocked::enter());
         }
         let readable = sys::is_readable(page);
         if readable && let Some(seen) = self.pages.seen.get_mut(index) {

@@ -17,12 +17,12 @@ mod placing;
 pub mod python;
 pub mod regions;
 
+use platform::activity::is_filtered;
+use platform::bounds::Bounds;
+use platform::thread_pointer;
 use shm_format::{MAX_DEPTH, Region};
 use unwind::{End, StackCache, Walk};
 
-use crate::activity::is_filtered;
-use crate::stack::Bounds;
-use crate::thread_pointer;
 use found::Found;
 pub(crate) use memory::Signals;
 use memory::{Memory, Pages};

@@ -8,10 +8,11 @@ use core::mem::size_of;
 use core::ptr;
 use core::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 
+use platform::activity::Active;
+use platform::sys;
+
 use super::note;
 use super::state::{Phase, Slot, TAKEN};
-use crate::activity::Active;
-use crate::sys;
 
 /// Slots per block.
 const BLOCK: usize = 64;

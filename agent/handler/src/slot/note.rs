@@ -3,8 +3,8 @@
 //! A token is no address: whatever the memory of a thread without a C library contains, or a signal from another
 //! sender, it refers to a slot or to nothing.
 
-use crate::arch::{set_thread_word, thread_word};
-use crate::thread_pointer;
+use platform::arch::{set_thread_word, thread_word};
+use platform::thread_pointer;
 
 /// Upper half of every token: no user-space address begins like this.
 const MARK: u64 = 0x5357_534c << 32;

@@ -3,6 +3,7 @@
 use core::ptr;
 use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
+use platform::bounds::Bounds;
 use shm_format::{Control, CopyBuffer, Region, StackChain, ThreadCursor};
 use unwind::StackCache;
 
@@ -15,7 +16,6 @@ use crate::probed_pages::ProbedPages;
 use crate::recent_stacks::RecentStacks;
 use crate::signal_stack::SignalStack;
 use crate::snapshot::Pin;
-use crate::stack::Bounds;
 
 /// Who owns a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

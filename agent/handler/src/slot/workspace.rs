@@ -9,15 +9,15 @@ use core::mem::size_of;
 use core::ptr;
 use core::sync::atomic::{AtomicU64, Ordering};
 
+use platform::activity::Active;
+use platform::sys;
 use shm_format::{CopyBuffer, StackChain};
 use unwind::StackCache;
 
-use crate::activity::Active;
 use crate::interpreter::Scratch;
 use crate::probed_pages::ProbedPages;
 use crate::recent_stacks::RecentStacks;
 use crate::snapshot::Pin;
-use crate::sys;
 
 /// Workspaces mapped at a time.
 const AT_ONCE: usize = 2;

@@ -4,6 +4,8 @@
 //! A function is recognised by the address and the contents of its code object, including the hash of its name, because
 //! memory is reused for other functions.
 
+use platform::clock;
+use platform::log;
 use python_layout::Layout;
 use shm_format::record::{self, DurableRecord};
 
@@ -11,11 +13,9 @@ use super::codes::Code;
 use super::string::{self, Identity};
 use super::unreadable::Unreadable;
 use super::walker::Walker;
-use crate::clock;
 use crate::interpreter::functions::{self, Key};
 use crate::interpreter::gap::Gap;
 use crate::interpreter::memory::Memory;
-use crate::log;
 
 /// The interpreter's number in records.
 const CPYTHON: u32 = 1;

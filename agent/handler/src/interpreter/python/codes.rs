@@ -1,9 +1,10 @@
 //! The identity of code objects, and the cache of those that a thread has met.
 
+use platform::arch::load_field;
+
 use super::descriptor::Python;
 use super::string::Identity;
 use super::unreadable::Unreadable;
-use crate::arch::load_field;
 use crate::interpreter::memory::Memory;
 
 /// The identity of a code object. Memory is reused for objects with the same addresses, lines and sizes, which differ in the text

@@ -22,14 +22,14 @@
 //! (In 3.11 and 3.12 a call of the evaluation loop that has just begun has not yet named its frame, so the innermost one
 //! may be an old address. Then no frame is being built: the call's own was built before it began.)
 
+use platform::arch::{load, load_field};
+use platform::bounds::Bounds;
 use python_layout::{Linkage, OWN, REFERENCE_FLAGS};
 use unwind::{Frame, Interpreted};
 
 use super::codes::{Code, Codes, Place};
 use super::descriptor::Python;
-use crate::arch::{load, load_field};
 use crate::interpreter::memory::{Lasting, Memory};
-use crate::stack::Bounds;
 
 /// Maximum number of frames per chunk: as many as fit into a usual one.
 const FRAMES: usize = 208;

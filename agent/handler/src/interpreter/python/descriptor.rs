@@ -1,10 +1,9 @@
 //! An interpreter as the agent has found it among the loaded objects.
 
+use platform::arch::{load, load_field};
+use platform::bounds::Bounds;
+use platform::thread_pointer;
 use python_layout::Layout;
-
-use crate::arch::{load, load_field};
-use crate::stack::Bounds;
-use crate::thread_pointer;
 
 /// The largest distance of a block from the thread pointer that is taken for a static one.
 const FARTHEST: u64 = 4096;

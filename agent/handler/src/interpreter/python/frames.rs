@@ -1,5 +1,7 @@
 //! The frames of one thread state, innermost first, in runs: a run is what one call of the evaluation loop evaluates.
 
+use platform::arch::load_field;
+use platform::bounds::Bounds;
 use python_layout::{Layout, Linkage, OWN, REFERENCE_FLAGS, instruction_index};
 use unwind::{Frame, Interpreted};
 
@@ -9,9 +11,7 @@ use super::descriptor::Python;
 use super::thread::{Calls, Thread};
 use super::unreadable::Unreadable;
 use super::walker::Walker;
-use crate::arch::load_field;
 use crate::interpreter::gap::Gap;
-use crate::stack::Bounds;
 
 /// Maximum number of frames read of one thread state.
 const FRAMES: usize = 8192;

@@ -1,8 +1,8 @@
 //! String objects, as names in code are: their text, and what tells one from others that had its memory before.
 
+use platform::arch::load_field;
 use python_layout::Layout;
 
-use crate::arch::load_field;
 use crate::interpreter::memory::Memory;
 
 /// Of a longer text, the characters up to here count as the last ones.

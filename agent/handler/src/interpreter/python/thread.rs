@@ -1,12 +1,12 @@
 //! The interrupted thread.
 
+use platform::bounds::Bounds;
 use python_layout::Linkage;
 use shm_format::Region;
 use unwind::{FoundBy, Frame, StackCache};
 
 use super::descriptor::Python;
 use crate::interpreter::found::Found;
-use crate::stack::Bounds;
 
 /// The interrupted thread, its interpreter and its stack.
 pub(crate) struct Thread<'a> {

@@ -5,12 +5,12 @@
 //! so whatever was added since the last walk is found there. (A state at the address of a freed one may be missed until the
 //! list changes again.)
 
+use platform::arch::{load, load_field};
+use platform::bounds::Bounds;
 use python_layout::Layout;
 
 use super::descriptor::Python;
-use crate::arch::{load, load_field};
 use crate::interpreter::memory::{Lasting, Memory};
-use crate::stack::Bounds;
 
 /// Thread states of one thread.
 const STATES: usize = 4;

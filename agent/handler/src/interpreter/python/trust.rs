@@ -39,13 +39,13 @@
 //! might look at has been stored by then. The innermost frame is then like any other. But in 3.11 its code may have been
 //! freed already, unless the frame still runs (`stacktop` is -1).
 
+use platform::arch::load_field;
+use platform::bounds::Bounds;
 use python_layout::Linkage;
 
 use super::certain::{Certain, Trust};
 use super::unreadable::Unreadable;
 use super::walker::Walker;
-use crate::arch::load_field;
-use crate::stack::Bounds;
 
 impl Walker<'_, '_> {
     /// Determines what may be read of this state, which is the thread's.

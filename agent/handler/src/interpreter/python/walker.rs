@@ -1,11 +1,12 @@
 //! The state of a walk over the frames of one thread state.
 
+use platform::arch::load_field;
+
 use super::certain::{Certain, Trust};
 use super::codes::Codes;
 use super::data_stack::DataStack;
 use super::thread::{Calls, Thread};
 use super::unreadable::Unreadable;
-use crate::arch::load_field;
 use crate::interpreter::found::Found;
 use crate::interpreter::memory::Memory;
 

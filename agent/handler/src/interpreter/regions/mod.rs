@@ -11,15 +11,15 @@ pub mod names;
 
 use core::ffi::{c_int, c_void};
 
+use platform::bounds::Bounds;
+use platform::clock;
+use platform::log;
 use shm_format::record::{self, DurableRecord};
 use unwind::{Interpreted, Module, RegionStep, Tracked};
 
-use crate::clock;
 use crate::interpreter::functions::{self, Key};
 use crate::interpreter::gap::Gap;
 use crate::interpreter::memory::{Memory, Pages};
-use crate::log;
-use crate::stack::Bounds;
 use contract::{COLUMNS, Frame, STACK, Said, Walk};
 
 pub use contract::{Unwind, Unwinder, VERSION};

@@ -7,8 +7,9 @@
 use core::sync::atomic::{AtomicPtr, AtomicU8, AtomicU64, Ordering};
 use core::{ptr, slice};
 
+use platform::sys;
+
 use crate::interpreter::functions::Key;
-use crate::sys;
 
 /// Ids are less.
 const IDS: usize = 1 << 17;

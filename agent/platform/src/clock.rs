@@ -137,14 +137,14 @@ pub fn cpu_ns_of(tid: u32) -> u64 {
 }
 
 /// The CPU clock id of thread `tid` (kernel: MAKE_THREAD_CPUCLOCK with CPUCLOCK_SCHED).
-pub(crate) fn cpu_clock(tid: u32) -> libc::clockid_t {
+pub fn cpu_clock(tid: u32) -> libc::clockid_t {
     const PER_THREAD: u32 = 4;
     const SCHED: u32 = 2;
     (!tid << 3 | PER_THREAD | SCHED) as libc::clockid_t
 }
 
 /// CLOCK_MONOTONIC in nanoseconds, by a system call.
-pub(crate) fn monotonic_ns() -> u64 {
+pub fn monotonic_ns() -> u64 {
     kernel_ns(libc::CLOCK_MONOTONIC)
 }
 

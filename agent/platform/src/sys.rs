@@ -80,7 +80,7 @@ pub fn futex_wait(word: &AtomicU32, value: u32) {
 ///
 /// # Safety
 /// The range must belong to the caller.
-pub(crate) unsafe fn populate(start: *mut u8, bytes: usize) -> bool {
+pub unsafe fn populate(start: *mut u8, bytes: usize) -> bool {
     const MADV_POPULATE_WRITE: usize = 23;
     // SAFETY: the caller fulfils the contract; this advice changes no contents.
     unsafe { call(libc::SYS_madvise, [start as usize, bytes, MADV_POPULATE_WRITE, 0, 0, 0]) == 0 }
@@ -122,7 +122,7 @@ fn inherits_filter() -> bool {
 
 /// Whether the kernel has copied the words of this process, whose id is `process`, from `address` on to `words`. `None` if
 /// it cannot be asked. Never faults, whatever other threads unmap meanwhile.
-pub(crate) fn copy_own(process: u32, address: u64, words: &mut [u64]) -> Option<bool> {
+pub fn copy_own(process: u32, address: u64, words: &mut [u64]) -> Option<bool> {
     if inherits_filter() {
         return None;
     }
@@ -140,12 +140,13 @@ pub(crate) fn copy_own(process: u32, address: u64, words: &mut [u64]) -> Option<
 
 /// Blocks all signals of the calling thread until dropped.
 #[derive(Debug)]
-pub(crate) struct SignalsBlocked {
+pub struct SignalsBlocked {
     before: u64,
 }
 
 impl SignalsBlocked {
-    pub(crate) fn new() -> Self {
+    /// Blocks them.
+    pub fn enter() -> Self {
         Self { before: set_signal_mask(!0) }
     }
 }
@@ -157,7 +158,7 @@ impl Drop for SignalsBlocked {
 }
 
 /// The signals that wait for the calling thread or its process, as a set.
-pub(crate) fn pending_signals() -> u64 {
+pub fn pending_signals() -> u64 {
     let mut pending = 0u64;
     // SAFETY: the call only writes the eight bytes of the set.
     unsafe { call(libc::SYS_rt_sigpending, [(&raw mut pending) as usize, SIGSET_BYTES, 0, 0, 0, 0]) };
@@ -165,7 +166,7 @@ pub(crate) fn pending_signals() -> u64 {
 }
 
 /// The flags of the handler of a signal; `None` if it has none.
-pub(crate) fn handler_flags(signal: u32) -> Option<u64> {
+pub fn handler_flags(signal: u32) -> Option<u64> {
     // The kernel's `sigaction`: handler, flags, restorer, mask (include/linux/signal_types.h).
     let mut action = [0u64; 4];
     let arguments = [signal as usize, 0, action.as_mut_ptr() as usize, SIGSET_BYTES, 0, 0];

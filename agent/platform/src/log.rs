@@ -15,7 +15,7 @@ use crate::sys;
 const STEP: u64 = 32 << 10;
 
 /// Appends `record`. If there is no room, the record is lost.
-pub(crate) fn append(region: &Region, record: &DurableRecord<'_>) -> Result<(), Loss> {
+pub fn append(region: &Region, record: &DurableRecord<'_>) -> Result<(), Loss> {
     let _any_alignment = AnyAlignment::permit();
     loop {
         let result = region.append(record);

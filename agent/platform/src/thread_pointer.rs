@@ -22,7 +22,7 @@ pub fn note_capabilities(capabilities: u64) {
 
 /// Whether thread-local storage may be accessed. Asks the kernel only about a pointer that it has not yet seen.
 #[inline(always)]
-pub(crate) fn is_usable() -> bool {
+pub fn is_usable() -> bool {
     let Some(pointer) = arch::thread_pointer() else { return true };
     let place = USABLE.get((pointer >> 12) as usize % PLACES);
     place.is_none_or(|place| place.load(Ordering::Relaxed) == pointer ^ MARK || check(pointer, place))
@@ -35,7 +35,7 @@ fn check(pointer: u64, place: &AtomicU64) -> bool {
         return true;
     }
     let is_usable = {
-        let _blocked = SignalsBlocked::new();
+        let _blocked = SignalsBlocked::enter();
         names_itself(pointer) && sys::is_readable(arch::thread_word_address(pointer))
     };
     if is_usable {
@@ -45,12 +45,12 @@ fn check(pointer: u64, place: &AtomicU64) -> bool {
 }
 
 /// Whether the memory at a thread pointer is a control block of a C library. All signals must be blocked.
-pub(crate) fn names_itself(pointer: u64) -> bool {
+pub fn names_itself(pointer: u64) -> bool {
     // SAFETY: the aligned word was just probed, and control blocks of running threads stay mapped.
     pointer.is_multiple_of(8) && sys::is_readable(pointer) && unsafe { arch::load(pointer) } == pointer
 }
 
 /// The result of `pthread_self`, if the architecture and the thread pointer tell.
-pub(crate) fn pthread_self() -> Option<u64> {
+pub fn pthread_self() -> Option<u64> {
     is_usable().then(arch::pthread_self)?
 }

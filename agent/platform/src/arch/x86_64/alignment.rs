@@ -44,7 +44,9 @@ fn toggle_alignment_check() {
     unsafe { asm!("pushfq", "xor dword ptr [rsp], {}", "popfq", const ALIGNMENT_CHECK) };
 }
 
-// The kernel leaves the flag as it was in the interrupted code. The program's handlers then run without it, too.
+/// Clears the flag at the entry of a handler: lines of `asm!`. The kernel leaves it as it was in the interrupted code. The program's
+/// handlers then run without it, too.
+#[macro_export]
 macro_rules! permit_any_alignment {
     () => {
         "pushfq
@@ -61,4 +63,3 @@ macro_rules! permit_any_alignment {
         3:"
     };
 }
-pub(crate) use permit_any_alignment;

@@ -4,7 +4,7 @@ use core::arch::asm;
 use core::sync::atomic::{AtomicBool, Ordering};
 
 /// Where a thread's control block has the thread's id, in 32 bits: glibc's, and musl's.
-pub(crate) const CONTROL_BLOCK_TIDS: [u16; 2] = [0x2d0, 0x30];
+pub const CONTROL_BLOCK_TIDS: [u16; 2] = [0x2d0, 0x30];
 
 /// AT_HWCAP2: programs may execute `rdfsbase` (arch/x86/include/uapi/asm/hwcap2.h).
 const HWCAP2_FSGSBASE: u64 = 1 << 1;
@@ -17,7 +17,7 @@ pub(crate) fn note_capabilities(capabilities: u64) {
 
 /// The thread pointer, whatever it is; `None` if only a system call could tell.
 #[inline]
-pub(crate) fn thread_pointer() -> Option<u64> {
+pub fn thread_pointer() -> Option<u64> {
     if !MAY_READ_BASE.load(Ordering::Relaxed) {
         return None;
     }
@@ -45,7 +45,7 @@ pub(crate) fn pthread_self() -> Option<u64> {
 /// In an injected library the variable does not exist and its offset is 0. Since each thread's control block begins
 /// there (x86-64 TLS ABI), offset 0 is never that of a variable.
 #[inline]
-pub(crate) fn thread_word() -> u64 {
+pub fn thread_word() -> u64 {
     let word;
     // SAFETY: reads eight bytes of the thread's static TLS block, at an offset fixed by the loader.
     unsafe {
@@ -68,7 +68,7 @@ pub(crate) fn thread_word_address(pointer: u64) -> u64 {
 }
 
 /// Whether threads have that word: not in an injected library.
-pub(crate) fn has_thread_word() -> bool {
+pub fn has_thread_word() -> bool {
     thread_word_offset() != 0
 }
 
@@ -82,7 +82,7 @@ fn thread_word_offset() -> usize {
 }
 
 /// Sets the agent's thread-local word of the calling thread. Only while the thread pointer is usable.
-pub(crate) fn set_thread_word(word: u64) {
+pub fn set_thread_word(word: u64) {
     // SAFETY: writes eight bytes of the thread's static TLS block that nothing else uses.
     unsafe {
         asm!(
