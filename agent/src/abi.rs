@@ -5,7 +5,7 @@
 
 use core::ffi::{c_char, c_int};
 
-use handler::interpreter::regions::{Unwinder, VERSION};
+use interpreter::regions::{Unwinder, VERSION};
 
 use crate::regions;
 use crate::tracepoints::{self, Site};

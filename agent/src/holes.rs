@@ -3,7 +3,7 @@
 
 use alloc::vec::Vec;
 
-use handler::interpreter::regions::Region;
+use interpreter::regions::Region;
 use unwind::Module;
 
 /// The modules with holes for the regions, both sorted by address. Each region is told which module it lies in.

@@ -12,10 +12,10 @@ use alloc::vec::Vec;
 use core::cell::UnsafeCell;
 
 use handler::generated::Run;
-use handler::interpreter::regions::Region;
 use handler::program;
 use handler::slot;
 use handler::snapshot::{self, Snapshot};
+use interpreter::regions::Region;
 use unwind::elf_image::{ElfImage, ProgramHeader};
 use unwind::{Module, Modules, RuleCache};
 

@@ -2,7 +2,7 @@
 
 use alloc::vec::Vec;
 
-use handler::interpreter::python::ThreadLocals;
+use interpreter::python::ThreadLocals;
 use unwind::elf_image::ElfImage;
 
 use crate::dynamic::Symbols;

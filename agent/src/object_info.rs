@@ -2,7 +2,7 @@
 
 use core::ffi::{CStr, c_char};
 
-use handler::interpreter::python::ThreadLocals;
+use interpreter::python::ThreadLocals;
 use unwind::elf_image::ProgramHeader;
 
 /// The result of `dl_iterate_phdr` for an object, up to the counters (which musl and old C libraries may lack).

@@ -5,7 +5,7 @@
 
 use core::ffi::CStr;
 
-use handler::interpreter::python::{Code, Layout, Python, ThreadLocals};
+use interpreter::python::{Code, Layout, Python, ThreadLocals};
 use platform::bounds::Bounds;
 use unwind::elf_image::ElfImage;
 

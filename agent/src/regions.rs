@@ -7,8 +7,8 @@
 
 use core::ffi::{CStr, c_char, c_int};
 
-use handler::interpreter::regions::{LANGUAGE, Region, Unwinder, VERSION, names};
 use handler::recording;
+use interpreter::regions::{LANGUAGE, Region, Unwinder, VERSION, names};
 use platform::activity::Active;
 
 use crate::dynamic::Symbols;

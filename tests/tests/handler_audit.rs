@@ -138,7 +138,14 @@ fn the_handler_calls_no_libc() {
         .expect("cargo runs");
     assert!(status.success(), "cargo build -p selfwind-handler: {status}");
     let directory = target.join("audit/agent/deps");
-    let crates = ["libhandler-", "libplatform-", "libunwind-", "libshm_format-", "libpython_layout-"];
+    let crates = [
+        "libhandler-",
+        "libinterpreter-",
+        "libplatform-",
+        "libunwind-",
+        "libshm_format-",
+        "libpython_layout-",
+    ];
     let archives: Vec<_> = fs::read_dir(&directory)
         .expect("just built")
         .filter_map(|e| Some(e.ok()?.path()))

@@ -5,7 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use handler::interpreter::python::Layout;
+use interpreter::python::Layout;
 use object::{Object, ObjectSegment, ObjectSymbol};
 use selfwind_tests::outcome::run;
 use selfwind_tests::pythons::pythons;

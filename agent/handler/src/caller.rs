@@ -1,11 +1,11 @@
 //! The caller of an interposed function: the registers that the function saved on entry, and the walk from them.
 
+use interpreter::Signals;
 use platform::clock;
 use shm_format::{Committed, Loss, StackChain, StackHead};
 use unwind::{End, Leaf, Registers, Walk};
 
 use crate::arch;
-use crate::interpreter::{self, Signals};
 use crate::ordinary_walk;
 use crate::recording::Recording;
 use crate::sample::words;

@@ -7,6 +7,7 @@
 //! frame record is copied if it points after a call, or if a walk would accept it (`unwind::Jumps`), as is the program
 //! counter in a signal frame.
 
+use interpreter::regions::{self, Region};
 use platform::bounds::Bounds;
 use platform::clock;
 use shm_format::{CopiedWord, CopyEnd, CopyHead, CopyWriter, Loss, RecordKind, StackHead};
@@ -14,7 +15,6 @@ use unwind::{Jumps, Memory, Modules, Registers};
 
 use crate::arch;
 use crate::context::Context;
-use crate::interpreter::regions::{self, Region};
 use crate::outcome::{Missed, Outcome};
 use crate::recording::Recording;
 use crate::sample::known_bounds;

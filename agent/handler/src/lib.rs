@@ -1,4 +1,7 @@
-//! Everything that runs inside the sampling signal handler.
+//! Everything that runs inside the sampling signal handler: the samples of threads, and the calls that are recorded.
+//!
+//! The frames of interpreters are read by the crate `interpreter`. What both use of the machine and the kernel is in the crate
+//! `platform`. What must never happen here must not happen there.
 //!
 //! The handler may interrupt a thread anywhere: while it holds the allocator's or the loader's lock, with two kibibytes
 //! of stack left, on a stack that the agent does not know, or while unaligned accesses fault. So nothing here allocates,
@@ -45,7 +48,6 @@ pub mod entry;
 mod event_stack;
 mod frequent_switches;
 pub mod generated;
-pub mod interpreter;
 pub mod interrupted_wait;
 pub mod kernel_answer;
 pub mod kernel_ring;

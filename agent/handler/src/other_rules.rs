@@ -1,12 +1,12 @@
 //! What tells a walk how to go on besides the rules of the loaded modules: unwinders of regions, rules of generated code, and
 //! tables that the recorder has made since a module was loaded.
 
+use interpreter::regions::{Regions, Scratch};
 use platform::bounds::Bounds;
 use unwind::{Module, RegionStep, Tracked};
 
 use crate::adoption;
 use crate::generated::{self, Run};
-use crate::interpreter::regions::{Regions, Scratch};
 use crate::recording::Recording;
 use crate::snapshot::Pinned;
 

@@ -6,12 +6,11 @@
 //! A lookup that fails and keeping the stack take as long as a walk. If a program's stacks rarely recur, nearly all are
 //! walked only.
 
-use shm_format::{AlikeAllocations, AllocationCounts, Repeat};
-use unwind::{KnownStacks, Leaf, Memory, StackCache, mix};
-
-use crate::interpreter::Calls;
+use interpreter::python::Calls;
 use platform::activity::is_filtered;
 use platform::sys;
+use shm_format::{AlikeAllocations, AllocationCounts, Repeat};
+use unwind::{KnownStacks, Leaf, Memory, StackCache, mix};
 
 /// Some stacks of one thread. All zero when empty.
 pub(crate) struct RecentStacks {

@@ -10,6 +10,8 @@
 
 use core::sync::atomic::{AtomicU32, Ordering};
 
+use interpreter::Signals;
+use interpreter::python::Calls;
 use platform::arch::{load, load_xor};
 use platform::clock;
 use platform::log;
@@ -18,7 +20,6 @@ use shm_format::{AlikeAllocations, AllocationNonce, BlockId, Committed, DurableR
 use unwind::{End, KnownStacks, Leaf, Memory};
 
 use crate::caller::{Caller, Note};
-use crate::interpreter::{self, Calls, Signals};
 use crate::recent_stacks::{Kept, RecentStacks};
 use crate::recording::Recording;
 use crate::slot::{Slot, Workbench};

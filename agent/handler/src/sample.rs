@@ -1,6 +1,7 @@
 //! The stack of one sample: walked from the interrupted registers, then written to the pool or to the request slot of
 //! another process.
 
+use interpreter::Signals;
 use platform::activity::is_filtered;
 use platform::bounds::Bounds;
 use platform::clock;
@@ -8,7 +9,6 @@ use shm_format::{AnswerHead, Committed, Loss, StackHead, Trigger};
 use unwind::{End, FoundBy, Frame, Leaf, Walk};
 
 use crate::context::Context;
-use crate::interpreter::{self, Signals};
 use crate::learned_stack;
 use crate::other_rules::OtherRules;
 use crate::outcome::{Missed, Outcome};

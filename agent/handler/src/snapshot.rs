@@ -5,11 +5,11 @@
 use core::ptr;
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
 
+use interpreter::python::Python;
+use interpreter::regions::Region;
 use unwind::Modules;
 
 use crate::generated::Run;
-use crate::interpreter::python::Python;
-use crate::interpreter::regions::Region;
 
 /// The modules at one time. Immutable once published. What every walk needs is in one cache line.
 #[repr(C, align(64))]

@@ -3,13 +3,13 @@
 use core::ptr;
 use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
+use interpreter::{SampledThread, Scratch, Signals};
 use platform::bounds::Bounds;
 use shm_format::{Control, CopyBuffer, Region, StackChain, ThreadCursor};
 use unwind::StackCache;
 
 use super::note;
 use super::workspace::{self, Workbench, Workspace};
-use crate::interpreter::{SampledThread, Scratch, Signals};
 use crate::kernel_ring::KernelRings;
 use crate::nesting::{Entered, Nesting};
 use crate::probed_pages::ProbedPages;

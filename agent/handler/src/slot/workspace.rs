@@ -9,12 +9,12 @@ use core::mem::size_of;
 use core::ptr;
 use core::sync::atomic::{AtomicU64, Ordering};
 
+use interpreter::Scratch;
 use platform::activity::Active;
 use platform::sys;
 use shm_format::{CopyBuffer, StackChain};
 use unwind::StackCache;
 
-use crate::interpreter::Scratch;
 use crate::probed_pages::ProbedPages;
 use crate::recent_stacks::RecentStacks;
 use crate::snapshot::Pin;

@@ -6,7 +6,7 @@ use shm_format::Region;
 use unwind::{FoundBy, Frame, StackCache};
 
 use super::descriptor::Python;
-use crate::interpreter::found::Found;
+use crate::found::Found;
 
 /// The interrupted thread, its interpreter and its stack.
 pub(crate) struct Thread<'a> {
@@ -29,7 +29,7 @@ pub(crate) struct Thread<'a> {
 
 /// What the native stack tells of the interpreter.
 #[derive(Clone, Copy)]
-pub(crate) struct Calls {
+pub struct Calls {
     /// Its code is on the stack.
     pub(super) any: bool,
     /// Calls of the evaluation loop.
@@ -47,13 +47,14 @@ impl Calls {
     const EVALUATIONS: u32 = 2;
 
     /// All of it in a few bits; `None` if it does not fit, or some is noted elsewhere.
-    pub(crate) fn packed(self) -> Option<u16> {
+    pub fn packed(self) -> Option<u16> {
         let evaluations = u16::try_from(self.evaluations << Self::EVALUATIONS).ok()?;
         let (any, settled) = (u16::from(self.any), u16::from(self.is_settled));
         (!self.are_noted).then_some(evaluations | (any * Self::ANY) | (settled * Self::SETTLED))
     }
 
-    pub(crate) fn unpack(packed: u16) -> Self {
+    /// What [`packed`](Self::packed) has put there.
+    pub fn unpack(packed: u16) -> Self {
         Self {
             any: packed & Self::ANY != 0,
             evaluations: usize::from(packed >> Self::EVALUATIONS),

@@ -1,6 +1,6 @@
 //! The error for a pointer of the interpreter whose target cannot be read or is not what it should be.
 
-use crate::interpreter::gap::Gap;
+use crate::gap::Gap;
 
 /// The target of a pointer cannot be read, or is not what it should be.
 pub(super) struct Unreadable;

@@ -3,7 +3,7 @@
 use shm_format::MAX_DEPTH;
 use unwind::{Frame, Interpreted};
 
-use crate::interpreter::gap::Gap;
+use crate::gap::Gap;
 
 /// Native frames that may have some.
 const RUNS: usize = 512;

@@ -9,7 +9,7 @@ use core::{ptr, slice};
 
 use platform::sys;
 
-use crate::interpreter::functions::Key;
+use crate::functions::Key;
 
 /// Ids are less.
 const IDS: usize = 1 << 17;

@@ -11,7 +11,7 @@ use super::descriptor::Python;
 use super::thread::{Calls, Thread};
 use super::unreadable::Unreadable;
 use super::walker::Walker;
-use crate::interpreter::gap::Gap;
+use crate::gap::Gap;
 
 /// Maximum number of frames read of one thread state.
 const FRAMES: usize = 8192;

@@ -3,7 +3,7 @@
 use platform::arch::load_field;
 use python_layout::Layout;
 
-use crate::interpreter::memory::Memory;
+use crate::memory::Memory;
 
 /// Of a longer text, the characters up to here count as the last ones.
 const FAR: u64 = 4096;

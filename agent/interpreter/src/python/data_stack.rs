@@ -29,7 +29,7 @@ use unwind::{Frame, Interpreted};
 
 use super::codes::{Code, Codes, Place};
 use super::descriptor::Python;
-use crate::interpreter::memory::{Lasting, Memory};
+use crate::memory::{Lasting, Memory};
 
 /// Maximum number of frames per chunk: as many as fit into a usual one.
 const FRAMES: usize = 208;

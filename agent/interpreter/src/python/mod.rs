@@ -21,19 +21,19 @@ mod trust;
 mod unreadable;
 mod walker;
 
-use crate::interpreter::found::Found;
-use crate::interpreter::gap::Gap;
-use crate::interpreter::memory::Memory;
+use crate::found::Found;
+use crate::gap::Gap;
+use crate::memory::Memory;
 use certain::{Certain, Trust};
 use codes::Codes;
 use data_stack::DataStack;
-pub(crate) use thread::Calls;
 use thread_state::Cached;
 use walker::{Text, Walker};
 
 pub use descriptor::{Code, Python, ThreadLocals};
 pub use python_layout::Layout;
 use python_layout::Linkage;
+pub use thread::Calls;
 pub(crate) use thread::Thread;
 
 /// The memory that a thread needs for reading Python frames. All zeros when empty.

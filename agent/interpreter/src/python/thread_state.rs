@@ -10,7 +10,7 @@ use platform::bounds::Bounds;
 use python_layout::Layout;
 
 use super::descriptor::Python;
-use crate::interpreter::memory::{Lasting, Memory};
+use crate::memory::{Lasting, Memory};
 
 /// Thread states of one thread.
 const STATES: usize = 4;

@@ -13,9 +13,9 @@ use super::codes::Code;
 use super::string::{self, Identity};
 use super::unreadable::Unreadable;
 use super::walker::Walker;
-use crate::interpreter::functions::{self, Key};
-use crate::interpreter::gap::Gap;
-use crate::interpreter::memory::Memory;
+use crate::functions::{self, Key};
+use crate::gap::Gap;
+use crate::memory::Memory;
 
 /// The interpreter's number in records.
 const CPYTHON: u32 = 1;

@@ -17,9 +17,9 @@ use platform::log;
 use shm_format::record::{self, DurableRecord};
 use unwind::{Interpreted, Module, RegionStep, Tracked};
 
-use crate::interpreter::functions::{self, Key};
-use crate::interpreter::gap::Gap;
-use crate::interpreter::memory::{Memory, Pages};
+use crate::functions::{self, Key};
+use crate::gap::Gap;
+use crate::memory::{Memory, Pages};
 use contract::{COLUMNS, Frame, STACK, Said, Walk};
 
 pub use contract::{Unwind, Unwinder, VERSION};
@@ -89,14 +89,14 @@ impl Region {
 
 /// The one of `list` that `address` is in.
 #[inline]
-pub(crate) fn find(list: &[Region], address: u64) -> Option<&Region> {
+pub fn find(list: &[Region], address: u64) -> Option<&Region> {
     let after = list.partition_point(|region| region.start <= address);
     list.get(after.checked_sub(1)?).filter(|region| address < region.end)
 }
 
 /// What unwinders need during a walk, kept off the stack. Zeros are an empty one.
 #[repr(C)]
-pub(crate) struct Scratch {
+pub struct Scratch {
     walk: Walk,
     /// The one in shared memory, in which functions are announced.
     shared: *const shm_format::Region,
@@ -117,7 +117,7 @@ impl Scratch {
 }
 
 /// The regions of one walk.
-pub(crate) struct Regions<'r> {
+pub struct Regions<'r> {
     list: &'r [Region],
     shared: &'r shm_format::Region,
     scratch: *mut Scratch,
@@ -129,14 +129,14 @@ impl<'r> Regions<'r> {
     /// Those of `list`, for a walk of the thread whose `scratch` this is. Functions are announced in the `shared` region. If there
     /// are any, [`begin`](Self::begin) must follow.
     #[inline]
-    pub(crate) fn new(list: &'r [Region], shared: &'r shm_format::Region, scratch: *mut Scratch) -> Self {
+    pub fn new(list: &'r [Region], shared: &'r shm_format::Region, scratch: *mut Scratch) -> Self {
         Self { list, shared, scratch, stack: Bounds::NONE }
     }
 
     /// Begins a walk. `stacks` are those that the handler may be running on; memory is probed if `may_probe`.
     #[cold]
     #[inline(never)]
-    pub(crate) fn begin(&mut self, stacks: [Bounds; 2], may_probe: bool) {
+    pub fn begin(&mut self, stacks: [Bounds; 2], may_probe: bool) {
         let here = &raw const *self as u64;
         self.stack = stacks.into_iter().find(|bounds| bounds.hold(here)).unwrap_or(Bounds::NONE);
         // SAFETY: the thread's own, inside its nesting guard.
@@ -154,7 +154,7 @@ impl<'r> Regions<'r> {
     }
 
     /// Whether an unwinder is registered for `address`.
-    pub(crate) fn hold(&self, address: u64) -> bool {
+    pub fn hold(&self, address: u64) -> bool {
         self.get(address).is_some()
     }
 

@@ -34,7 +34,7 @@ impl Pages {
 
 /// Whether the thread has all signals blocked. A probe may change the mask (`sys::is_readable`), so it needs that.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Signals {
+pub enum Signals {
     /// It has: this is its handler.
     Blocked,
     /// It has not; they are from the first probe to the end of the walk.

@@ -7,8 +7,8 @@ use super::codes::Codes;
 use super::data_stack::DataStack;
 use super::thread::{Calls, Thread};
 use super::unreadable::Unreadable;
-use crate::interpreter::found::Found;
-use crate::interpreter::memory::Memory;
+use crate::found::Found;
+use crate::memory::Memory;
 
 /// Buffer for a function's name, file and line table.
 pub(crate) type Text = [u8; 8192];

@@ -5,7 +5,7 @@ use platform::arch::load_field;
 use super::descriptor::Python;
 use super::string::Identity;
 use super::unreadable::Unreadable;
-use crate::interpreter::memory::Memory;
+use crate::memory::Memory;
 
 /// The identity of a code object. Memory is reused for objects with the same addresses, lines and sizes, which differ in the text
 /// of the names only.
