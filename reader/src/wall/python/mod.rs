@@ -1,7 +1,7 @@
 //! The Python frames of blocked threads, read from outside (CPython 3.10 to 3.14).
 //!
 //! A blocked thread neither links nor frees its frames, so they are as its handler would find them
-//! (`agent/handler/src/interpreter/python` has the reasons), and need no sample in the process. Should the thread have run meanwhile,
+//! (`agent/interpreter/src/python` has the reasons), and need no sample in the process. Should the thread have run meanwhile,
 //! the caller drops the stack. Other threads may free what only they use, and the process may lie: every word is checked or read as
 //! it is, and a run of frames that cannot be followed ends with a mark.
 //!
