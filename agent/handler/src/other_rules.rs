@@ -22,13 +22,13 @@ impl<'r> OtherRules<'r> {
     /// must follow.
     #[inline]
     pub(crate) fn new(pinned: &'r Pinned<'_>, recording: &'r Recording, scratch: *mut Scratch) -> Self {
-        let regions = Regions::new(pinned.regions(), &recording.region, scratch);
+        let regions = Regions::new(pinned.regions(), scratch);
         Self { regions, generated: pinned.generated(), recording }
     }
 
     /// Begins a walk. `stacks` are those that the handler may be running on; memory is probed if `may_probe`.
     pub(crate) fn begin(&mut self, stacks: [Bounds; 2], may_probe: bool) {
-        self.regions.begin(stacks, may_probe);
+        self.regions.begin(&self.recording.region, stacks, may_probe);
     }
 
     /// Whether an unwinder or a rule is registered for `address`.

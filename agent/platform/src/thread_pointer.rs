@@ -51,6 +51,7 @@ pub fn names_itself(pointer: u64) -> bool {
 }
 
 /// The result of `pthread_self`, if the architecture and the thread pointer tell.
+#[inline]
 pub fn pthread_self() -> Option<u64> {
     is_usable().then(arch::pthread_self)?
 }

@@ -119,29 +119,28 @@ impl Scratch {
 /// The regions of one walk.
 pub struct Regions<'r> {
     list: &'r [Region],
-    shared: &'r shm_format::Region,
     scratch: *mut Scratch,
     /// The stack that the handler runs on, as far as it is known.
     stack: Bounds,
 }
 
 impl<'r> Regions<'r> {
-    /// Those of `list`, for a walk of the thread whose `scratch` this is. Functions are announced in the `shared` region. If there
-    /// are any, [`begin`](Self::begin) must follow.
+    /// Those of `list`, for a walk of the thread whose `scratch` this is. If there are any, [`begin`](Self::begin) must follow.
     #[inline]
-    pub fn new(list: &'r [Region], shared: &'r shm_format::Region, scratch: *mut Scratch) -> Self {
-        Self { list, shared, scratch, stack: Bounds::NONE }
+    pub fn new(list: &'r [Region], scratch: *mut Scratch) -> Self {
+        Self { list, scratch, stack: Bounds::NONE }
     }
 
-    /// Begins a walk. `stacks` are those that the handler may be running on; memory is probed if `may_probe`.
+    /// Begins a walk. Functions are announced in the `shared` region. `stacks` are those that the handler may be running on; memory
+    /// is probed if `may_probe`.
     #[cold]
     #[inline(never)]
-    pub fn begin(&mut self, stacks: [Bounds; 2], may_probe: bool) {
+    pub fn begin(&mut self, shared: &'r shm_format::Region, stacks: [Bounds; 2], may_probe: bool) {
         let here = &raw const *self as u64;
         self.stack = stacks.into_iter().find(|bounds| bounds.hold(here)).unwrap_or(Bounds::NONE);
         // SAFETY: the thread's own, inside its nesting guard.
         let scratch = unsafe { &mut *self.scratch };
-        scratch.shared = self.shared;
+        scratch.shared = shared;
         scratch.states = [([0; LANGUAGE], [0; 4]); STATES];
         (scratch.reads, scratch.calls) = (READS, CALLS);
         scratch.probes = if may_probe { PROBES } else { 0 };
@@ -149,6 +148,7 @@ impl<'r> Regions<'r> {
         scratch.emitted.clear();
     }
 
+    #[inline]
     fn get(&self, address: u64) -> Option<&'r Region> {
         find(self.list, address)
     }
@@ -277,7 +277,7 @@ impl Scratch {
 
     /// The number of a function, which is told now if it was not before.
     fn function(&self, frame: &Frame, name: &[u8], file: &[u8]) -> Option<u32> {
-        // SAFETY: set by `fill` to a region of the snapshot that the walk has pinned, and by `begin` to what the walk borrows.
+        // SAFETY: set by `fill` to a region of the snapshot that the walk has pinned, and by `begin` to one that outlives the walk.
         let (shared, region) = unsafe { (self.shared.as_ref()?, self.region.as_ref()?) };
         let both = u64::from(frame.name) << 32 | u64::from(frame.file);
         let key = Key::new(shared.nonce()).and(region.key()).and(both).and(frame.first_line.into());

@@ -29,6 +29,7 @@ pub fn thread_pointer() -> Option<u64> {
 
 /// The result of `pthread_self`, with glibc and musl alike: the first word of the thread's control block is its own
 /// address (System V ABI, x86-64 supplement; TLS variant II).
+#[inline]
 pub(crate) fn pthread_self() -> Option<u64> {
     let pointer;
     // SAFETY: a load from the thread's control block, which every thread with a C library has; a thread without one
