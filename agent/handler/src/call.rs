@@ -2,7 +2,8 @@
 //!
 //! No signal has saved the registers; the interposing function has saved those that a call preserves. Otherwise the rules
 //! of the signal handler apply (`ordinary_walk`): a thread may hold the loader's lock when it allocates, and a signal
-//! handler may allocate or post a semaphore. The interposing function must have [permitted](platform::arch::AnyAlignment) unaligned accesses.
+//! handler may allocate or post a semaphore. The interposing function must have [permitted](platform::arch::AnyAlignment)
+//! unaligned accesses.
 
 use platform::clock;
 use shm_format::{AllocationNonce, BlockId, Committed, Loss, Skip};
