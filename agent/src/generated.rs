@@ -8,9 +8,10 @@ use alloc::boxed::Box;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
+use compilation::compile;
+use compilation::registered::Registered;
 use handler::generated::{self, From};
-use unwind::registered::Registered;
-use unwind::{Module, Section, Table, compile};
+use unwind::{Module, Section, Table};
 
 use crate::kernel;
 
@@ -41,7 +42,7 @@ impl Registration {
     pub(crate) fn read(begin: u64) -> Option<Registration> {
         let copy = Registered::copy(begin, LONGEST, &mut |address, to| kernel::copy_own(address, to))?;
         let (range, count) = copy.extent()?;
-        let table = compile::compile(copy.section(), 0, &[]).unwrap_or_default();
+        let table = compile(copy.section(), 0, &[]).unwrap_or_default();
         if table.is_empty() && count > FEW {
             return None;
         }

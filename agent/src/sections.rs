@@ -8,11 +8,12 @@ use core::ffi::CStr;
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicI64, Ordering};
 
+use compilation::{compile, debug_frame, go_frame};
 use platform::activity::Active;
 use unwind::elf_file::ElfFile;
 use unwind::elf_image::{ElfImage, ProgramHeader};
 use unwind::go_table::GoTable;
-use unwind::{LateTable, Module, Section, Table, debug_frame, go_frame, table_file};
+use unwind::{LateTable, Module, Section, Table, table_file};
 
 use crate::kernel::{self, File};
 
@@ -267,7 +268,7 @@ impl SectionMemory {
         // SAFETY: the copy is owned by the object and lives as long as the module.
         module.eh_frame = Some(unsafe { extend(self.copy(section.bytes), section.address) });
         if module.table.is_none()
-            && let Ok(table) = unwind::compile::compile(section, image.bias, image.build_id.unwrap_or(&[]))
+            && let Ok(table) = compile(section, image.bias, image.build_id.unwrap_or(&[]))
         {
             // SAFETY: the copy is owned by the object and lives as long as the module.
             module.table = unsafe { extend_table(self.copy(&table)) };

@@ -4,13 +4,14 @@
 //! The same functions run under libFuzzer (`tests/fuzz`) for any length of time, and briefly in `tests/fuzz.rs` in
 //! every test run. Nothing may panic or loop forever; further properties are asserted here.
 
+use compilation::{compile, compile_for, set_source};
 use shm_format::{
     Copied, CopiedWord, CopyBuffer, CopyEnd, CopyHead, CopyPiece, CopyReader, CopyWriter, Loss,
 };
 use unwind::elf_file::ElfFile;
 use unwind::{
     Aarch64, Abi, Memory, Module, Modules, Registers, Rule, RuleCache, Section, Source, StackCache, Table,
-    X86_64, cfi, compile, walk,
+    X86_64, cfi, walk,
 };
 
 /// Address of the sections under test.
@@ -85,7 +86,7 @@ fn builder_for<A: Abi>(bytes: &[u8]) {
     let extents: Vec<_> = cfi::entries(section).collect();
     let fdes: Vec<cfi::Fde<'_, A>> =
         extents.iter().filter_map(|extent| cfi::Fde::at(&section, extent.offset)).collect();
-    let Ok(compiled) = compile::compile_for(A::MACHINE, section, 0, &[]) else { return };
+    let Ok(compiled) = compile_for(A::MACHINE, section, 0, &[]) else { return };
     let table = Table::from_bytes(&compiled).expect("a compiled table is a table");
     for fde in fdes.iter().filter(|fde| fde.start < fde.end).take(64) {
         let alone = fdes.iter().filter(|other| other.start < fde.end && fde.start < other.end).count() == 1;
@@ -115,7 +116,7 @@ pub fn table(bytes: &[u8]) {
         let length = (sealed.len() & !7) as u64;
         sealed[16..24].copy_from_slice(&length.to_le_bytes());
         sealed.truncate(length as usize);
-        compile::set_source(&mut sealed, &Source::default());
+        set_source(&mut sealed, &Source::default());
     }
     let Ok(table) = Table::from_trusted_bytes(&sealed) else { return };
     let mut numbers = Numbers::new(bytes);
@@ -160,7 +161,7 @@ impl Memory for Hostile<'_> {
 pub fn walker(bytes: &[u8]) {
     let (section, rest) = bytes.split_at(bytes.len() / 2);
     let section = Section { bytes: section, address: ADDRESS };
-    let compiled = compile::compile(section, 0, &[]).ok();
+    let compiled = compile(section, 0, &[]).ok();
     let table = compiled.as_deref().and_then(|bytes| Table::from_bytes(bytes).ok());
     let (cache, mut stack_cache) = (Box::new(RuleCache::new()), Box::new(StackCache::new()));
     for (generation, table) in [(1, None), (2, table)] {

@@ -3,6 +3,7 @@
 
 use std::path::Path;
 
+use compilation::{InferredRow, compile};
 use iced_x86::{Decoder, DecoderOptions, Instruction, Mnemonic};
 use inference::Code;
 use object::{Object, ObjectSection, ObjectSymbol, SectionFlags, SymbolKind};
@@ -10,7 +11,6 @@ use selfwind_tests::recording::{Recorder, Recording};
 use selfwind_tests::scratch::Scratch;
 use selfwind_tests::skip::skip;
 use selfwind_tests::target::Target;
-use unwind::compile::{InferredRow, compile};
 use unwind::{Kind, Rule, SavedFp, Section, Table};
 
 const EXECUTABLE: u64 = 4;

@@ -4,6 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use compilation::{compile, debug_frame, go_frame};
 use object::{Object, ObjectSection, ObjectSymbol};
 use selfwind_profile::symbolize::{Origin, Request, SymbolSources, Symbols, symbolize};
 use selfwind_tests::binary::workspace;
@@ -13,10 +14,9 @@ use selfwind_tests::recording::{Recorder, record_unharmed};
 use selfwind_tests::scratch::Scratch;
 use selfwind_tests::skip::skip;
 use selfwind_tests::target::is_installed;
-use unwind::compile::compile;
 use unwind::elf_file::ElfFile;
 use unwind::go_table::GoTable;
-use unwind::{Rule, SavedFp, Section, Table, debug_frame, go_frame};
+use unwind::{Rule, SavedFp, Section, Table};
 
 /// Builds a program that uses much of the standard library.
 fn build(scratch: &Scratch, name: &str, flags: &[&str]) -> PathBuf {

@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant, SystemTime};
 
+use compilation::set_source;
 use object::Object;
 use selfwind_tests::binary::selfwind;
 use selfwind_tests::outcome::run;
@@ -18,7 +19,7 @@ use selfwind_tests::recording::{Recorder, folded, read};
 use selfwind_tests::scratch::Scratch;
 use selfwind_tests::skip::skip;
 use selfwind_tests::target::Target;
-use unwind::{Rule, Source, Table, compile, table_file};
+use unwind::{Rule, Source, Table, table_file};
 
 /// A program, a cache for it, and the table it should have.
 struct Case {
@@ -114,7 +115,7 @@ fn forge(table: &[u8]) -> Vec<u8> {
     let (rules, source) = Table::from_bytes(table).map(|table| (table.rule_count(), table.source())).unwrap();
     let header = usize::from(u16::from_le_bytes([table[14], table[15]]));
     forged[header..header + 8 * rules].as_chunks_mut().0.fill(Rule::ROOT.bits().to_le_bytes());
-    compile::set_source(&mut forged, &source);
+    set_source(&mut forged, &source);
     assert!(Table::from_bytes(&forged).is_ok() && source != Source::default());
     forged
 }
@@ -261,7 +262,7 @@ fn damaged_tables_are_refused_and_replaced() {
         // The build-id is behind its length, at 68.
         table[68] ^= 1;
         let source = Source::default();
-        compile::set_source(table, &source);
+        set_source(table, &source);
     });
     case.is_refused_and_replaced("the table belongs to another build-id");
 }

@@ -3,10 +3,10 @@
 //! Format: Linux Standard Base Core 5.0, "Exception Frames"; DWARF 5, section 6.4. The bytes are untrusted: malformed
 //! input gives `None` or [`End::BadCfi`].
 
-use crate::arch::Abi;
+use crate::arch::{Aarch64, Abi, X86_64};
 use crate::cursor::{self, Cursor};
 use crate::end::End;
-pub use crate::entry::{CfiEntry, Cie, Extent, Fde, entries};
+pub use crate::entry::{CfiEntry, Cie, Code, Extent, Fde, entries};
 use crate::frame_row::{FrameRow, Row};
 use crate::narrow_row::NarrowRow;
 use crate::pointer::{self, Bases};
@@ -18,6 +18,15 @@ use crate::section::Section;
 const LINEAR_LIMIT: usize = 1 << 14;
 /// FDEs with the same start that a search examines.
 const EMPTY_LIMIT: usize = 5;
+
+impl<A: Abi> Cie<A> {
+    fn initial_rule(&self, section: &Section<'_>) -> Option<Rule> {
+        let program = Program { section: section.bytes, cie: self, bases: Bases::default(), code: self.code };
+        let mut row = NarrowRow::<A>::EMPTY;
+        program.initial(&mut row)?;
+        Some(row.rule(section.bytes, self.is_signal_frame()))
+    }
+}
 
 impl<'a, A: Abi> Fde<'a, A> {
     pub(crate) fn program(&self) -> Program<'_, A> {
@@ -59,11 +68,61 @@ impl<'a, A: Abi> Fde<'a, A> {
         all.ok()
     }
 
+    fn rules(&self, each: &mut dyn FnMut(u64, u64, Rule) -> bool) -> Result<(), u64> {
+        let program = self.program();
+        let mut initial = NarrowRow::<A>::EMPTY;
+        program.initial(&mut initial).ok_or(self.start)?;
+        let (bytes, signal) = (self.section.bytes, self.cie.is_signal_frame());
+        program.rows(initial, self.start, self.end, |from, to, row| each(from, to, row.rule(bytes, signal)))
+    }
+
     /// The expression at this offset, to which a row of this FDE refers.
     pub fn expression(&self, position: u32) -> Option<&'a [u8]> {
         cursor::block(self.section.bytes, position)
     }
 }
+
+/// Readers of call frame information that are compiled here, once for each architecture. Generic code is compiled again in every
+/// crate that uses it, but the agent, which is mapped into every process, is to have one copy of them.
+pub trait Reader: Abi {
+    /// [`Cie::at`].
+    fn cie(section: &Section<'_>, offset: usize) -> Option<Cie<Self>>;
+
+    /// The FDE at `extent`, whose CIE is `cie`; `None` if it is malformed.
+    fn fde<'a>(section: &Section<'a>, extent: &Extent, cie: Cie<Self>) -> Option<Fde<'a, Self>>;
+
+    /// The packed rule at the first instruction of functions, before their own programs. `section` contains the CIE. `None` if its
+    /// program is malformed.
+    fn initial_rule(cie: &Cie<Self>, section: &Section<'_>) -> Option<Rule>;
+
+    /// Calls `each(from, to, rule)` with the packed rule of every row, until it returns false. `Err` holds the address from which
+    /// the program is malformed, after the rows before it. Uses more stack than a handler has.
+    fn rules(fde: &Fde<'_, Self>, each: &mut dyn FnMut(u64, u64, Rule) -> bool) -> Result<(), u64>;
+}
+
+macro_rules! readers {
+    ($($abi:ty),*) => {$(
+        impl Reader for $abi {
+            fn cie(section: &Section<'_>, offset: usize) -> Option<Cie<Self>> {
+                Cie::at(section, offset)
+            }
+
+            fn fde<'a>(section: &Section<'a>, extent: &Extent, cie: Cie<Self>) -> Option<Fde<'a, Self>> {
+                Fde::with_cie(section, extent, cie)
+            }
+
+            fn initial_rule(cie: &Cie<Self>, section: &Section<'_>) -> Option<Rule> {
+                cie.initial_rule(section)
+            }
+
+            fn rules(fde: &Fde<'_, Self>, each: &mut dyn FnMut(u64, u64, Rule) -> bool) -> Result<(), u64> {
+                fde.rules(each)
+            }
+        }
+    )*};
+}
+
+readers!(X86_64, Aarch64);
 
 /// Result of a lookup in the search table.
 enum Search {

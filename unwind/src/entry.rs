@@ -12,18 +12,24 @@ use crate::section::Section;
 
 /// Byte range of a CFA program, as offsets in the section.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Code {
-    pub(crate) start: u32,
-    pub(crate) end: u32,
+pub struct Code {
+    /// Offset of the first instruction.
+    pub start: u32,
+    /// Offset of the first byte after the program.
+    pub end: u32,
 }
 
 /// A Common Information Entry. Kept small because handlers hold one on their stack.
 #[derive(Clone, Copy, Debug)]
 pub struct Cie<A = Native> {
-    pub(crate) code_alignment: u32,
-    pub(crate) data_alignment: i32,
+    /// Bytes of code per unit of `DW_CFA_advance_loc`.
+    pub code_alignment: u32,
+    /// Bytes per unit of a factored offset.
+    pub data_alignment: i32,
+    /// Its program, which gives the rules at the start of every function.
     pub(crate) code: Code,
-    pub(crate) pointer_encoding: u8,
+    /// Encoding of the addresses in its FDEs (`DW_EH_PE_*`).
+    pub pointer_encoding: u8,
     signal: bool,
     has_augmentation_data: bool,
     abi: PhantomData<A>,
@@ -31,12 +37,12 @@ pub struct Cie<A = Native> {
 
 impl<A: Abi> Cie<A> {
     /// Whether the functions are signal trampolines (augmentation `S`).
-    pub(crate) fn is_signal_frame(&self) -> bool {
+    pub fn is_signal_frame(&self) -> bool {
         self.signal
     }
 
-    #[cfg(feature = "compile")]
-    pub(crate) fn has_augmentation_data(&self) -> bool {
+    /// Whether its FDEs have augmentation data, with its length in front (augmentation `z`).
+    pub fn has_augmentation_data(&self) -> bool {
         self.has_augmentation_data
     }
 
@@ -55,8 +61,10 @@ pub struct Fde<'a, A = Native> {
     pub end: u64,
     /// The CIE it refers to.
     pub cie: Cie<A>,
-    pub(crate) code: Code,
-    pub(crate) section: Section<'a>,
+    /// Its program, which continues that of the CIE.
+    pub code: Code,
+    /// The section that contains it.
+    pub section: Section<'a>,
 }
 
 /// Kind of an entry of `.eh_frame`.
@@ -77,7 +85,7 @@ pub struct Extent {
     /// Offset of the entry's length field.
     pub offset: usize,
     /// Offset of the entry's contents, after the length and the CIE id or pointer.
-    body: usize,
+    pub body: usize,
     /// Offset of the first byte after the entry.
     pub end: usize,
     /// Kind of the entry.
@@ -85,11 +93,6 @@ pub struct Extent {
 }
 
 impl Extent {
-    #[cfg(feature = "compile")]
-    pub(crate) fn body(&self) -> usize {
-        self.body
-    }
-
     /// The entry at `offset`; `None` at a terminator, at the end of the section, or if malformed.
     pub fn at(section: &Section<'_>, offset: usize) -> Option<Extent> {
         let mut cursor = Cursor::at(section.bytes, offset);

@@ -1,9 +1,9 @@
-//! Hand-made `.eh_frame` sections and random numbers for tests.
+//! Hand-made `.eh_frame` sections and random numbers for tests, also for those of the crate `compilation`.
 
 use std::vec;
 use std::vec::Vec;
 
-use crate::section::Section;
+use unwind::Section;
 
 /// Address of every section made here.
 pub(crate) const ADDRESS: u64 = 0x10_0000;

@@ -1,8 +1,8 @@
-//! Unwind rows compiled from `.eh_frame`, and the walker that uses them.
+//! The walker, and the unwind rows that it uses: compiled ahead of time, or decoded from `.eh_frame` on demand.
 //!
-//! The core runs inside a signal handler, on a stack of about 2 KiB, over memory that may be corrupt. It must not
-//! allocate, lock, panic or recurse, every loop is bounded, and it reads the walked stack only through [`Memory`]. What
-//! allocates (building a [`Table`]) is behind the feature `compile` and never runs in a handler.
+//! It runs inside a signal handler, on a stack of about 2 KiB, over memory that may be corrupt. It must not
+//! allocate, lock, panic or recurse, every loop is bounded, and it reads the walked stack only through [`Memory`]. Building
+//! a [`Table`] allocates, so it is in another crate, `compilation`, on which this one must never depend.
 //!
 //! From a program counter to its caller, in this order:
 //!
@@ -16,8 +16,9 @@
 //! 8. without any CFI: the frame pointer, then a bounded scan for a return address. Both mark the frame.
 #![no_std]
 
-#[cfg(feature = "compile")]
-extern crate alloc;
+// By this name, tests of other crates use the fixture too.
+#[cfg(test)]
+extern crate self as unwind;
 #[cfg(test)]
 extern crate std;
 
@@ -26,11 +27,7 @@ mod arch;
 pub mod cfi;
 #[cfg(test)]
 mod cfi_tests;
-#[cfg(feature = "compile")]
-pub mod compile;
 mod cursor;
-#[cfg(feature = "compile")]
-pub mod debug_frame;
 pub mod elf_file;
 pub mod elf_image;
 mod end;
@@ -39,19 +36,14 @@ mod expression;
 mod fast_path;
 #[cfg(test)]
 mod fixture;
-
 mod frame;
 mod frame_distances;
 mod frame_row;
 #[cfg(test)]
 mod generated_tests;
-#[cfg(feature = "compile")]
-pub mod go_frame;
 pub mod go_table;
 mod guess;
 mod heuristic;
-#[cfg(all(test, feature = "compile"))]
-mod hostile_tests;
 mod instruction;
 mod jumps;
 mod known_stacks;
@@ -70,24 +62,17 @@ mod regions;
 #[cfg(test)]
 mod regions_tests;
 mod register_rule;
-#[cfg(feature = "compile")]
-pub mod registered;
 mod rule;
 mod rule_cache;
 mod rules;
 mod section;
 mod splice;
 mod stack_cache;
-#[cfg(all(test, feature = "compile"))]
-mod stack_cache_tests;
 mod step;
 mod table;
 pub mod table_file;
-#[cfg(all(test, feature = "compile"))]
-mod table_tests;
+pub mod table_layout;
 mod tracked;
-#[cfg(feature = "verify")]
-pub mod verify;
 mod walk;
 mod walk_result;
 #[cfg(test)]
@@ -112,7 +97,7 @@ pub use rule::{Kind, ReturnAddress, Rule, SavedFp};
 pub use rule_cache::RuleCache;
 pub use section::Section;
 pub use stack_cache::StackCache;
-pub use table::{BUILD_ID_MAX, Source, Table, TableError};
+pub use table::{Source, Table, TableError};
 pub use tracked::Tracked;
 pub use walk::{walk, walk_with};
 pub use walk_result::Walk;

@@ -8,9 +8,6 @@ pub(crate) const OMIT: u8 = 0xff;
 pub(crate) const ABSPTR: u8 = 0x00;
 /// Signed four bytes relative to the data base: the encoding of all usual search tables.
 pub(crate) const DATAREL_SDATA4: u8 = 0x3b;
-/// Signed four bytes relative to themselves: the encoding of nearly every FDE.
-#[cfg(feature = "compile")]
-pub(crate) const PCREL_SDATA4: u8 = 0x1b;
 
 const PCREL: u8 = 0x10;
 const DATAREL: u8 = 0x30;

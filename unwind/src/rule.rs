@@ -156,7 +156,7 @@ impl Rule {
 
     /// This rule with another location of the return address. For kinds without addend.
     #[inline]
-    pub(crate) fn with_return_address(self, return_address: ReturnAddress) -> Rule {
+    pub fn with_return_address(self, return_address: ReturnAddress) -> Rule {
         let bits = match return_address {
             ReturnAddress::AtCfa(offset) => u64::from(offset as u16) << 48,
             ReturnAddress::InRegister => Self::IN_REGISTER,
@@ -185,37 +185,36 @@ impl Rule {
     }
 }
 
-/// Changes of single fields, for building tables.
-#[cfg(feature = "compile")]
+/// Changes of single fields, as the instructions of a CFA program make them.
 impl Rule {
     /// This rule with another kind, for kinds with an offset and no addend.
     #[inline]
-    pub(crate) fn with_kind(self, kind: Kind) -> Rule {
+    pub fn with_kind(self, kind: Kind) -> Rule {
         Rule(self.0 & !Self::KIND | kind as u64)
     }
 
-    /// This rule with another offset; `None` if it does not fit.
+    /// This rule with another offset, in bytes; `None` if it does not fit.
     #[inline]
-    pub(crate) fn with_offset(self, offset: u32) -> Option<Rule> {
+    pub fn with_offset(self, offset: u32) -> Option<Rule> {
         let fits = offset <= Self::OFFSET_MAX as u32;
         fits.then_some(Rule(self.0 & !0xffff_ff00 | u64::from(offset << 8)))
     }
 
-    /// This rule with the frame pointer saved at this offset from the CFA.
+    /// This rule with the frame pointer saved at this offset from the CFA, in bytes.
     #[inline]
-    pub(crate) fn with_fp_at_cfa(self, offset: i16) -> Rule {
+    pub fn with_fp_at_cfa(self, offset: i16) -> Rule {
         Rule(self.0 & !Self::FP | 1 << 4 | u64::from(offset as u16) << 32)
     }
 
     /// This rule with the frame pointer's location from `other`.
     #[inline]
-    pub(crate) fn with_fp_of(self, other: Rule) -> Rule {
+    pub fn with_fp_of(self, other: Rule) -> Rule {
         Rule(self.0 & !Self::FP | other.0 & Self::FP)
     }
 
     /// This rule with the return address's location from `other`.
     #[inline]
-    pub(crate) fn with_return_address_of(self, other: Rule) -> Rule {
+    pub fn with_return_address_of(self, other: Rule) -> Rule {
         Rule(self.0 & !Self::RETURN_ADDRESS | other.0 & Self::RETURN_ADDRESS)
     }
 }

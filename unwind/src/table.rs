@@ -1,26 +1,15 @@
 //! The compiled rows of one module: a flat, position-independent byte array, the same in memory and on disk. The format
-//! is documented in `docs/table-file.md`; changing it requires a new [`VERSION`].
+//! is documented in `docs/table-file.md`.
 //!
 //! Lookups run in a handler, over bytes that their owner may damage at any time: every index is checked, and nothing
 //! here may panic.
 
 use crate::arch::{Machine, native};
 use crate::rule::{ReturnAddress, Rule};
-
-pub(crate) const MAGIC: [u8; 8] = *b"SWUNWIND";
-pub(crate) const VERSION: u32 = 5;
-pub(crate) const HEADER: usize = 152;
-pub(crate) const BUILD_ID_AT: usize = 68;
-pub(crate) const SOURCE_AT: usize = 120;
-/// Longest build-id that a table can carry.
-pub const BUILD_ID_MAX: usize = 48;
-/// log2 of the bytes in a block.
-pub(crate) const BLOCK_SHIFT: u32 = 8;
-/// log2 of the blocks that share a u32 row number.
-pub(crate) const GROUP_SHIFT: u32 = 8;
-pub(crate) const CHECKED_FROM: usize = 32;
-/// Number of independent lanes of the checksum.
-const LANES: usize = 8;
+use crate::table_layout::{
+    BLOCK_SHIFT, BUILD_ID_AT, BUILD_ID_MAX, CHECKED_FROM, GROUP_SHIFT, HEADER, MAGIC, SOURCE_AT, VERSION,
+    checksum,
+};
 
 /// Why bytes are not a usable table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -286,21 +275,4 @@ pub fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
 /// The little-endian number at an offset, if there are enough bytes.
 pub fn u64_at(bytes: &[u8], at: usize) -> Option<u64> {
     bytes.get(at..)?.first_chunk().map(|bytes| u64::from_le_bytes(*bytes))
-}
-
-/// Checksum of `bytes`, whose length is a multiple of 8. It detects damage, not malice.
-///
-/// Word `n` goes to lane `n % 8`, so that the multiplications of different lanes overlap.
-pub(crate) fn checksum(bytes: &[u8]) -> u64 {
-    const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
-    let mix = |sum: u64, word: u64| (sum ^ word).wrapping_mul(STEP).rotate_left(31);
-    let (words, _) = bytes.as_chunks::<8>();
-    let (groups, rest) = words.as_chunks::<LANES>();
-    let mut lanes = [0xcbf2_9ce4_8422_2325; LANES];
-    for group in groups.iter().map(<[_; LANES]>::as_slice).chain([rest]) {
-        for (lane, word) in lanes.iter_mut().zip(group) {
-            *lane = mix(*lane, u64::from_le_bytes(*word));
-        }
-    }
-    lanes.into_iter().fold(words.len() as u64, mix)
 }

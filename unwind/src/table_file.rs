@@ -1,7 +1,8 @@
 //! Name and required ownership of a table's file: one definition for those who write tables and the programs that map
 //! them. `docs/table-file.md` gives the reasons.
 
-use crate::table::{BUILD_ID_AT, BUILD_ID_MAX, HEADER, MAGIC, Source, VERSION, u32_at, u64_at};
+use crate::table::{Source, u32_at, u64_at};
+use crate::table_layout::{BUILD_ID_AT, BUILD_ID_MAX, HEADER, MAGIC, VERSION};
 
 /// Follows the build-id in a name. Contains the version, so that programs of different versions can share a directory.
 const SUFFIX: &[u8] = b".v5.table";

@@ -16,10 +16,11 @@ use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
+use compilation::set_source;
 use object::{Object, ObjectSection, ReadCache};
 use offline::SourceFile;
 use selfwind_profile::profile_file::{Event, ModuleInfo};
-use unwind::{Source, compile, go_table, table_file};
+use unwind::{Source, go_table, table_file};
 
 use super::cache::{Cache, Limits};
 use crate::terminal::notices::Notices;
@@ -320,7 +321,7 @@ fn key_of(build_id: &[u8], identity: &Source) -> Vec<u8> {
 pub(crate) fn build(cache: &Cache, file: &SourceFile) -> Result<PathBuf> {
     let key = key_of(&file.build_id, &file.identity);
     let mut table = file.table(&key)?;
-    compile::set_source(&mut table, &file.identity);
+    set_source(&mut table, &file.identity);
     cache.store(&key, &table).with_context(|| format!("cannot write to {}", cache.directory().display()))
 }
 

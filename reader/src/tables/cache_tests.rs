@@ -3,8 +3,8 @@
 use std::os::unix::fs::symlink;
 use std::path::Path;
 
+use compilation::compile;
 use offline::SourceFile;
-use unwind::compile;
 
 use super::*;
 
@@ -35,7 +35,7 @@ impl Drop for Scratch {
 /// The table of this very test, as if it had this build-id.
 fn table(build_id: &[u8]) -> Vec<u8> {
     let file = SourceFile::read(Path::new("/proc/self/exe")).unwrap();
-    compile::compile(file.elf().eh_frame.unwrap(), 0, build_id).unwrap()
+    compile(file.elf().eh_frame.unwrap(), 0, build_id).unwrap()
 }
 
 fn names(cache: &Cache) -> Vec<String> {

@@ -12,11 +12,11 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use anyhow::{Context, Result};
+use compilation::verify::{self, Report};
 use memmap2::Mmap;
 use offline::SourceFile;
 use selfwind_profile::mapped_file::map_file;
 use unwind::Table;
-use unwind::verify::{self, Report};
 
 use cache::{Cache, Limits};
 

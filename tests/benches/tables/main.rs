@@ -11,8 +11,9 @@ use std::fs::{self, File};
 use std::hint::black_box;
 use std::path::{Path, PathBuf};
 
+use compilation::compile;
 use object::{Object, ObjectSection, ReadCache};
-use unwind::{Section, Table, compile};
+use unwind::{Section, Table};
 
 /// Where the files may be; of each kind the first that exists counts.
 const FILES: [(&str, &[&str]); 7] = [
@@ -171,7 +172,7 @@ fn first(input: Input) -> Row {
 
 fn ours(input: &Input) -> Vec<u8> {
     let section = Section { bytes: &input.bytes, address: input.address };
-    compile::compile(section, 0, &[]).expect("real files compile")
+    compile(section, 0, &[]).expect("real files compile")
 }
 
 /// CPU time of this thread, in ns.

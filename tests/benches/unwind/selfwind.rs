@@ -3,7 +3,7 @@
 use crate::method::{MOST, Method, Stack};
 use crate::workload::Walkway;
 use crate::{modules, registers};
-use unwind::compile::compile;
+use compilation::compile;
 use unwind::{Frame, Memory, Module, Modules, RuleCache, StackCache, Table, walk};
 
 /// How the walker is used.

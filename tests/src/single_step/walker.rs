@@ -181,6 +181,6 @@ fn section_of_file(image: &Image) -> Option<Section<'static>> {
 }
 
 fn table(section: Section<'_>, bias: u64) -> Option<Table<'static>> {
-    let table = unwind::compile::compile(section, bias, &[]).ok()?;
+    let table = compilation::compile(section, bias, &[]).ok()?;
     Some(Table::from_bytes(Vec::leak(table)).expect("a compiled table is valid"))
 }

@@ -3,9 +3,9 @@
 use std::cell::RefCell;
 use std::collections::{BTreeMap, HashSet};
 
+use compilation::InferredRow;
 use iced_x86::{Decoder, DecoderOptions, Instruction, Mnemonic, OpKind};
 use unwind::Rule;
-use unwind::compile::InferredRow;
 
 use crate::code::Code;
 use crate::function::{self, Function, Known};

@@ -16,8 +16,8 @@ mod state;
 mod tests;
 
 pub use code::Code;
+use compilation::InferredRow;
 use functions::Functions;
-use unwind::compile::InferredRow;
 
 /// Maximum number of bytes of code that are examined.
 const CODE_MOST: usize = 64 << 20;

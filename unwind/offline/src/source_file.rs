@@ -7,13 +7,13 @@ use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
 use anyhow::{Context, Result, bail};
+use compilation::{CompileError, InferredRow, compile_with, debug_frame, go_frame};
 use nix::fcntl::OFlag;
 use object::read::elf::{ElfFile64, ProgramHeader as _};
 use object::{LittleEndian, Object, ObjectSection, ReadCache};
-use unwind::compile::{self, CompileError, InferredRow};
 use unwind::elf_file::ElfFile;
 use unwind::go_table::{self, GoTable};
-use unwind::{Machine, Section, Source, debug_frame, go_frame};
+use unwind::{Machine, Section, Source};
 
 use crate::uncovered_code;
 
@@ -171,7 +171,7 @@ impl SourceFile {
     /// The unwind table of the file, for the key `build_id`.
     pub fn table(&self, build_id: &[u8]) -> Result<Vec<u8>, CompileError> {
         let eh_frame = self.eh_frame.as_ref().map(Copied::section);
-        compile::compile_with(self.machine, eh_frame, &self.inferred, 0, build_id)
+        compile_with(self.machine, eh_frame, &self.inferred, 0, build_id)
     }
 
     /// Machine that the file is for.

@@ -3,12 +3,13 @@
 use std::io::{Read, Seek};
 use std::ops::Range;
 
+use compilation::uncovered;
 use inference::Code;
 use object::read::elf::ElfFile64;
 use object::{
     LittleEndian, Object, ObjectSection, ObjectSymbol, ReadCache, SectionFlags, SectionKind, SymbolKind,
 };
-use unwind::{Machine, Section, compile};
+use unwind::{Machine, Section};
 
 const SHF_EXECINSTR: u64 = 4;
 /// Shorter gaps between functions are alignment.
@@ -24,7 +25,7 @@ pub(crate) fn read<'c, R: Read + Seek>(
     eh_frame: Option<Section<'_>>,
 ) -> Code {
     let mut code = Code { entry: elf.entry(), ..Code::default() };
-    let gaps = compile::uncovered(Machine::X86_64, eh_frame, 0..u64::MAX);
+    let gaps = uncovered(Machine::X86_64, eh_frame, 0..u64::MAX);
     for section in elf.sections() {
         let is_stubs = section.name().is_ok_and(|name| name.starts_with(STUBS));
         // Separate debug files have the sections of their program without contents.

@@ -2,17 +2,20 @@
 
 use core::ops::Range;
 
+use unwind::Rule;
+use unwind::cfi::{Fde, Reader};
+
 use super::functions::{Common, Function, Functions};
 use super::inferred_row::InferredRow;
 use super::plain;
 use super::rows::Rows;
-use crate::arch::Abi;
-use crate::pointer::Bases;
-use crate::program::Program;
-use crate::rule::Rule;
 
 /// The rows of `functions`, and between them those that were inferred. Addresses are relative to the start of `span`.
-pub(super) fn rows<A: Abi>(functions: &Functions<'_, A>, inferred: &[InferredRow], span: Range<u64>) -> Rows {
+pub(super) fn rows<A: Reader>(
+    functions: &Functions<'_, A>,
+    inferred: &[InferredRow],
+    span: Range<u64>,
+) -> Rows {
     let base = span.start;
     let mut rows = Rows::new(functions.section.bytes.len(), span.end - base);
     let (mut rest, mut end) = (inferred, base);
@@ -54,7 +57,7 @@ fn push_uncovered(rows: &mut Rows, range: Range<u64>, base: u64) {
 }
 
 /// Pushes the rows of one function.
-fn push_function<A: Abi>(
+fn push_function<A: Reader>(
     rows: &mut Rows,
     functions: &Functions<'_, A>,
     function: &Function,
@@ -75,21 +78,18 @@ fn push_function<A: Abi>(
 }
 
 /// Pushes the rows of one function with the full interpreter.
-fn push_any<A: Abi>(
+fn push_any<A: Reader>(
     rows: &mut Rows,
     functions: &Functions<'_, A>,
     function: &Function,
     common: &Common<A>,
     base: u64,
 ) {
-    let (section, start, end) = (functions.section, function.start, function.end);
-    let Some(initial) = common.initial else { return rows.push(start - base, Rule::COMPLEX) };
-    let bases = Bases { section: section.address, data: None, function: Some(start) };
-    let program = Program { section: section.bytes, cie: &common.cie, bases, code: function.code };
-    let signal = common.cie.is_signal_frame();
-    let ran = program.rows(initial, start, end, |from, to, row| {
+    let (section, Function { start, end, code, .. }) = (functions.section, *function);
+    let fde = Fde { start, end, cie: common.cie, code, section };
+    let ran = A::rules(&fde, &mut |from, to, rule| {
         if from < to && from < end {
-            rows.push(from - base, row.rule(section.bytes, signal));
+            rows.push(from - base, rule);
         }
         to < end
     });

@@ -1,4 +1,4 @@
-//! Compiles `.eh_frame` into a [`Table`](crate::Table). Allocates, so it must never run in a handler.
+//! Compiles `.eh_frame` into a [`Table`](unwind::Table). Allocates, so it must never run in a handler.
 //!
 //! Runs the program of every FDE once, in address order, and merges adjacent rows with equal rules. An uncovered range
 //! between two functions gets a row of its own, however short: alignment padding looks the same as a small function
@@ -14,9 +14,10 @@ mod rows;
 use alloc::vec::Vec;
 use core::ops::Range;
 
-use crate::arch::{Aarch64, Abi, Machine, Native, X86_64};
-use crate::section::Section;
-use crate::table::{self, BLOCK_SHIFT, BUILD_ID_MAX, CHECKED_FROM, HEADER, SOURCE_AT, Source};
+use unwind::cfi::Reader;
+use unwind::table_layout::{BLOCK_SHIFT, BUILD_ID_MAX, CHECKED_FROM, HEADER, SOURCE_AT, checksum};
+use unwind::{Aarch64, Machine, Native, Section, Source, X86_64};
+
 use functions::Functions;
 pub use inferred_row::InferredRow;
 
@@ -95,7 +96,7 @@ pub fn uncovered(machine: Machine, eh_frame: Option<Section<'_>>, within: Range<
     }
 }
 
-fn uncovered_as<A: Abi>(eh_frame: Section<'_>, within: Range<u64>) -> Vec<Range<u64>> {
+fn uncovered_as<A: Reader>(eh_frame: Section<'_>, within: Range<u64>) -> Vec<Range<u64>> {
     let functions = Functions::<A>::collect(eh_frame);
     let mut gaps = Vec::new();
     let mut at = within.start;
@@ -113,7 +114,7 @@ fn uncovered_as<A: Abi>(eh_frame: Section<'_>, within: Range<u64>) -> Vec<Range<
     gaps
 }
 
-fn compile_as<A: Abi>(
+fn compile_as<A: Reader>(
     eh_frame: Section<'_>,
     inferred: &[InferredRow],
     bias: u64,
@@ -154,6 +155,6 @@ pub fn set_source(table: &mut [u8], source: &Source) {
 }
 
 fn seal(table: &mut [u8]) {
-    let sum = table::checksum(&table[CHECKED_FROM..]);
+    let sum = checksum(&table[CHECKED_FROM..]);
     table[24..32].copy_from_slice(&sum.to_le_bytes());
 }

@@ -1,6 +1,6 @@
 //! A row that no FDE gives: other crates infer it, and the table takes it in.
 
-use crate::rule::Rule;
+use unwind::Rule;
 
 /// A row for code without call frame information.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,7 +1,7 @@
 //! Compiled table, full-register decoder and search agree with gimli on every row of real files.
 
+use compilation::verify;
 use unwind::elf_file::ElfFile;
-use unwind::verify;
 
 /// Verifies the file if it exists and returns its number of rows.
 fn verify_file(path: &str) -> Option<u64> {

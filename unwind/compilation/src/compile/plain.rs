@@ -1,13 +1,14 @@
 //! Fast interpreter for the programs of nearly all functions, whose rows are plain rules: the CFA relative to the stack
 //! or frame pointer, the frame pointer unchanged or saved relative to the CFA.
 //!
-//! Each instruction edits the packed rule in place. On anything else it gives up and [`crate::program`], which handles
-//! everything, starts over. Where this one completes, both give the same rows; `verify` checks that.
+//! Each instruction edits the packed rule in place. On anything else it gives up and
+//! [`Reader::rules`](unwind::cfi::Reader::rules), which handles everything, starts over. Where this one completes, both give the
+//! same rows; `verify` checks that.
+
+use unwind::cfi::Cie;
+use unwind::{Abi, Kind, ReturnAddress, Rule};
 
 use super::rows::Rows;
-use crate::arch::Abi;
-use crate::cfi::Cie;
-use crate::rule::{Kind, ReturnAddress, Rule};
 
 /// Supported nesting depth of `remember_state`.
 const DEPTH: usize = 8;

@@ -2,8 +2,9 @@
 
 use std::arch::asm;
 
+use compilation::compile;
 use unwind::elf_image::{ElfImage, ProgramHeader};
-use unwind::{End, Frame, Memory, Module, Modules, Registers, RuleCache, StackCache, Table, compile, walk};
+use unwind::{End, Frame, Memory, Module, Modules, Registers, RuleCache, StackCache, Table, walk};
 
 /// How rules are looked up.
 #[derive(Clone, Copy, Debug)]
@@ -106,7 +107,7 @@ fn walk_with(
 fn with_table(image: &ElfImage<'static>) -> Module<'static> {
     let mut module = image.module();
     if let Some(section) = image.trimmed_eh_frame()
-        && let Ok(bytes) = compile::compile(section, image.bias, image.build_id.unwrap_or(&[]))
+        && let Ok(bytes) = compile(section, image.bias, image.build_id.unwrap_or(&[]))
     {
         module.table = Some(Table::from_bytes(Box::leak(bytes.into_boxed_slice())).unwrap());
     }

@@ -7,16 +7,18 @@ use std::alloc::{Layout, alloc_zeroed};
 use std::boxed::Box;
 use std::vec::Vec;
 
-use crate::arch::native::{FP, SP};
+use unwind::{
+    Abi, End, Frame, KnownStacks, Leaf, Memory, Module, Modules, Native, Registers, RuleCache, StackCache,
+    Table, Walk, walk,
+};
+
 use crate::compile::compile;
 use crate::fixture::{EhFrame, Random};
-use crate::{
-    End, Frame, KnownStacks, Leaf, Memory, Module, Modules, Registers, RuleCache, StackCache, Table, Walk,
-    walk,
-};
 
 const TEXT: u64 = 0x20_0000;
 const FUNCTION: u64 = 0x100;
+const FP: usize = Native::FP;
+const SP: usize = Native::SP;
 const RBX: usize = 3;
 /// Two stacks, the second one above the first.
 const STACKS: [u64; 2] = [0x7000_0000, 0x7100_0000];

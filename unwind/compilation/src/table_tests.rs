@@ -3,13 +3,11 @@
 use std::vec;
 use std::vec::Vec;
 
-use crate::arch::Machine;
+use unwind::table_layout::{HEADER, checksum};
+use unwind::{Kind, Machine, Rule, SavedFp, Section, Source, Table, TableError};
+
 use crate::compile::{CompileError, compile_for, set_source};
 use crate::fixture::{ADDRESS, EhFrame, LENGTH, START, one};
-use crate::rule::{Kind, Rule, SavedFp};
-use crate::section::Section;
-use crate::table::{HEADER, checksum};
-use crate::{Source, Table, TableError};
 
 fn compile(section: Section<'_>, bias: u64, build_id: &[u8]) -> Result<Vec<u8>, CompileError> {
     compile_for(Machine::X86_64, section, bias, build_id)

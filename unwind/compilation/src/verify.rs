@@ -1,4 +1,4 @@
-//! Checks this crate's reading of `.eh_frame` against gimli, which shares no code with it. For every row of every FDE
+//! Checks our reading of `.eh_frame` against gimli, which shares no code with it. For every row of every FDE
 //! it checks the compiled table, the full-register decoder, and the on-demand search.
 
 use alloc::boxed::Box;
@@ -9,15 +9,14 @@ use core::marker::PhantomData;
 
 use gimli::{BaseAddresses, CieOrFde, EhFrame, EndianSlice, LittleEndian, UnwindSection};
 
-use crate::arch::{Aarch64, Abi, Machine, X86_64};
-use crate::cfi;
-use crate::compile::{self, CompileError};
-use crate::elf_file::ElfFile;
-use crate::frame_row::{Cfa, FrameRow};
-use crate::register_rule::RegisterRule;
-use crate::rule::{Kind, ReturnAddress, Rule, SavedFp};
-use crate::section::Section;
-use crate::table::Table;
+use unwind::cfi;
+use unwind::elf_file::ElfFile;
+use unwind::{
+    Aarch64, Abi, Cfa, FrameRow, Kind, Machine, RegisterRule, ReturnAddress, Rule, SavedFp, Section, Table,
+    X86_64,
+};
+
+use crate::compile::{CompileError, compile_for};
 
 type Reader<'a> = EndianSlice<'a, LittleEndian>;
 type Fde<'a> = gimli::FrameDescriptionEntry<Reader<'a>>;
@@ -72,7 +71,7 @@ pub fn verify(file: &ElfFile<'_>) -> Result<Report, CompileError> {
 
 fn verify_as<A: Abi>(file: &ElfFile<'_>) -> Result<Report, CompileError> {
     let eh_frame = file.eh_frame.ok_or(CompileError::NoFdes)?;
-    let bytes = compile::compile_for(A::MACHINE, eh_frame, 0, file.build_id.unwrap_or(&[]))?;
+    let bytes = compile_for(A::MACHINE, eh_frame, 0, file.build_id.unwrap_or(&[]))?;
     let mut verifier = Verifier::<A>::new(file, eh_frame);
     match Table::from_bytes(&bytes) {
         Ok(table) if table.machine() == A::MACHINE => verifier.run(&table),
@@ -202,7 +201,7 @@ impl<'a, A: Abi> Verifier<'a, A> {
         {
             return self.mismatch(|| format!("{start:#x}: FDE {:#x}..{:#x} differs", ours.start, ours.end));
         }
-        // Not without the search table: the linear search is slow and bounded. `cfi_tests` cover it.
+        // Not without the search table: the linear search is slow and bounded. `cfi_tests` of `unwind` cover it.
         match cfi::find::<A>(&self.section, self.eh_frame_hdr, start) {
             _ if self.eh_frame_hdr.is_none() => {}
             Ok(Some(found)) if (found.start, found.end) == (ours.start, ours.end) => {}

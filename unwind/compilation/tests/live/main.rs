@@ -200,7 +200,7 @@ fn the_vdso_has_rows() {
     // SAFETY: the kernel maps a whole ELF object there, for as long as the process lives.
     let image = unsafe { unwind::elf_image::ElfImage::from_memory(address) }.unwrap();
     let section = image.trimmed_eh_frame().unwrap();
-    let bytes = unwind::compile::compile(section, image.bias, image.build_id.unwrap()).unwrap();
+    let bytes = compilation::compile(section, image.bias, image.build_id.unwrap()).unwrap();
     let table = unwind::Table::from_bytes(&bytes).unwrap();
     assert_eq!(table.build_id(), image.build_id.unwrap());
     let mut fdes = 0;

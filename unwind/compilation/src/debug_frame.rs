@@ -7,8 +7,7 @@
 
 use alloc::vec::Vec;
 
-use crate::cursor::Cursor;
-use crate::section::Section;
+use unwind::Section;
 
 /// Id of a CIE in the 32-bit and in the 64-bit format.
 const CIE_32: u64 = 0xffff_ffff;
@@ -74,16 +73,26 @@ struct Entry<'a> {
 impl<'a> Entry<'a> {
     /// The entry at `offset`, and the offset after it.
     fn at(debug_frame: &'a [u8], offset: usize) -> Option<(Entry<'a>, usize)> {
-        let mut cursor = Cursor::at(debug_frame, offset);
-        let (length, is_64) = match cursor.u32()? {
-            0xffff_ffff => (usize::try_from(cursor.u64()?).ok()?, true),
+        let mut rest = debug_frame.get(offset..)?;
+        let (length, is_64) = match take_u32(&mut rest)? {
+            0xffff_ffff => (usize::try_from(take_u64(&mut rest)?).ok()?, true),
             length => (length as usize, false),
         };
-        let end = cursor.position().checked_add(length).filter(|&end| end <= debug_frame.len())?;
-        let (id, mark) = if is_64 { (cursor.u64()?, CIE_64) } else { (u64::from(cursor.u32()?), CIE_32) };
-        let body = debug_frame.get(cursor.position()..end)?;
-        Some((Entry { id: (id != mark).then_some(id), body }, end))
+        let (mut body, after) = rest.split_at_checked(length)?;
+        let (id, mark) =
+            if is_64 { (take_u64(&mut body)?, CIE_64) } else { (take_u32(&mut body)?.into(), CIE_32) };
+        Some((Entry { id: (id != mark).then_some(id), body }, debug_frame.len() - after.len()))
     }
+}
+
+/// Takes a number from the front of the bytes.
+fn take_u32(bytes: &mut &[u8]) -> Option<u32> {
+    bytes.split_off(..4)?.first_chunk().map(|bytes| u32::from_le_bytes(*bytes))
+}
+
+/// Takes a number from the front of the bytes.
+fn take_u64(bytes: &mut &[u8]) -> Option<u64> {
+    bytes.split_off(..8)?.first_chunk().map(|bytes| u64::from_le_bytes(*bytes))
 }
 
 #[cfg(test)]
@@ -91,10 +100,9 @@ mod tests {
     use std::vec;
 
     use super::*;
-    use crate::Table;
     use crate::compile::compile;
     use crate::fixture::{START, one};
-    use crate::rule::{Kind, Rule, SavedFp};
+    use unwind::{Kind, Rule, SavedFp, Table};
 
     fn entry(is_64: bool, id: u64, body: &[u8]) -> Vec<u8> {
         let mut bytes = Vec::new();

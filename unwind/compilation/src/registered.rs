@@ -7,9 +7,8 @@
 use alloc::vec::Vec;
 use core::ops::Range;
 
-use crate::arch::Native;
-use crate::cfi::{Fde, entries};
-use crate::section::Section;
+use unwind::cfi::{CfiEntry, Reader, entries};
+use unwind::{Native, Section};
 
 /// Memory is read page by page, since the next page may be unmapped.
 const PAGE: u64 = 4096;
@@ -68,7 +67,10 @@ impl Registered {
     /// The address range that the FDEs cover and their number; `None` if there is no FDE.
     pub fn extent(&self) -> Option<(Range<u64>, usize)> {
         let section = self.section();
-        let fdes = entries(section).filter_map(|entry| Fde::<Native>::at(&section, entry.offset));
+        let fdes = entries(section).filter_map(|extent| match extent.entry {
+            CfiEntry::Fde { cie } => Native::fde(&section, &extent, Native::cie(&section, cie)?),
+            CfiEntry::Cie => None,
+        });
         let mut all: Option<(Range<u64>, usize)> = None;
         for fde in fdes.filter(|fde| fde.start < fde.end) {
             let (range, count) = all.get_or_insert((fde.start..fde.end, 0));
@@ -137,9 +139,10 @@ impl<'r> Copied<'r> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::compile::compile;
     use crate::fixture::{ADDRESS, EhFrame, LENGTH as SIZE, Random, START};
-    use crate::{Module, Rule, Table, compile};
     use std::vec;
+    use unwind::{Module, Rule, Table};
 
     /// Copies from memory in which the pages after the section are unmapped.
     fn copy(made: &EhFrame, begin: u64, most: usize) -> Option<Registered> {
@@ -169,7 +172,7 @@ mod tests {
 
     fn rule_at(registered: &Registered, address: u64) -> Rule {
         let range = registered.extent().unwrap().0;
-        let bytes = compile::compile(registered.section(), 0, &[]).unwrap();
+        let bytes = compile(registered.section(), 0, &[]).unwrap();
         let table = Table::from_bytes(&bytes).unwrap();
         let plain = Module {
             start: range.start,
@@ -177,9 +180,11 @@ mod tests {
             eh_frame: Some(registered.section()),
             ..Module::default()
         };
-        let rule = plain.rule_at(address).unwrap();
-        assert_eq!(Module { table: Some(table), ..plain }.rule_at(address), Ok(rule));
-        assert_eq!(plain.covers(address), rule != Rule::UNCOVERED);
+        let rule = plain.decode_rule(address).unwrap();
+        assert_eq!(table.lookup(address), rule);
+        for module in [plain, Module { table: Some(table), ..plain }] {
+            assert_eq!(module.covers(address), rule != Rule::UNCOVERED);
+        }
         rule
     }
 
@@ -240,7 +245,7 @@ mod tests {
                 let Some(registered) = copy(&made, ADDRESS + begin as u64, 1 << 16) else { continue };
                 let Some((range, _)) = registered.extent() else { continue };
                 accepted += 1;
-                let compiled = compile::compile(registered.section(), 0, &[]).unwrap_or_default();
+                let compiled = compile(registered.section(), 0, &[]).unwrap_or_default();
                 let table = Table::from_bytes(&compiled).ok();
                 let eh_frame = Some(registered.section());
                 let module =

@@ -3,10 +3,11 @@
 use alloc::vec;
 use alloc::vec::Vec;
 
+use unwind::Rule;
+use unwind::cfi::Reader;
+use unwind::table_layout::{BLOCK_SHIFT, BUILD_ID_AT, GROUP_SHIFT, HEADER, MAGIC, VERSION};
+
 use super::functions::Functions;
-use crate::arch::Abi;
-use crate::rule::Rule;
-use crate::table::{BLOCK_SHIFT, BUILD_ID_AT, GROUP_SHIFT, HEADER, MAGIC, VERSION};
 
 /// Typical section bytes per row, for reserving memory once.
 const BYTES_PER_ROW: usize = 5;
@@ -83,7 +84,12 @@ impl Rows {
     }
 
     /// The serialized table, with block 0 at `base`, without its checksum.
-    pub(super) fn write<A: Abi>(&self, base: u64, functions: &Functions<'_, A>, build_id: &[u8]) -> Vec<u8> {
+    pub(super) fn write<A: Reader>(
+        &self,
+        base: u64,
+        functions: &Functions<'_, A>,
+        build_id: &[u8],
+    ) -> Vec<u8> {
         let groups = self.blocks.len().div_ceil(1 << GROUP_SHIFT);
         let rules = &self.distinct.rules;
         let parts = 8 * rules.len() + 4 * groups + 2 * self.blocks.len() + 3 * self.rows.len();

@@ -5,13 +5,15 @@
 use std::boxed::Box;
 use std::vec::Vec;
 
-use crate::arch::Native;
-use crate::arch::native::{FP, SP};
+use unwind::elf_file::ElfFile;
+use unwind::table_layout::checksum;
+use unwind::{
+    Abi, End, Memory, Module, Modules, Native, Registers, Rule, RuleCache, Section, StackCache, Table, cfi,
+    walk,
+};
+
 use crate::compile::compile;
-use crate::elf_file::ElfFile;
 use crate::fixture::{ADDRESS, EhFrame, Random};
-use crate::table::checksum;
-use crate::{End, Memory, Module, Modules, Registers, RuleCache, Section, StackCache, Table, cfi, walk};
 
 const TEXT: u64 = 0x20_0000;
 const TEXT_LENGTH: u64 = 0x1_0000;
@@ -51,8 +53,8 @@ fn walk_hostile(
     let mut registers = Registers { pc: TEXT + random.below(TEXT_LENGTH), ..Registers::default() };
     registers.r.fill_with(|| random.edge());
     if random.below(4) != 0 {
-        registers.r[SP] = STACK + 8 * random.below(0x1000);
-        registers.r[FP] = STACK + 8 * random.below(0x1000);
+        registers.r[Native::SP] = STACK + 8 * random.below(0x1000);
+        registers.r[Native::FP] = STACK + 8 * random.below(0x1000);
     } else {
         registers.pc = random.edge();
     }
@@ -147,7 +149,7 @@ fn random_programs() {
         for _ in 0..100 {
             let address = TEXT + random.below(TEXT_LENGTH);
             if let Ok(rule) = module(made.section()).decode_rule(address)
-                && rule != crate::Rule::UNCOVERED
+                && rule != Rule::UNCOVERED
             {
                 assert_eq!(rule, table.lookup(address), "{address:#x}");
             }

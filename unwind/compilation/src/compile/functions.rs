@@ -2,26 +2,19 @@
 
 use alloc::vec::Vec;
 
-use crate::arch::Abi;
-use crate::cfi::{self, CfiEntry, Cie, Extent, Fde};
-use crate::entry::Code;
-use crate::frame_row::Row;
-use crate::narrow_row::NarrowRow;
-use crate::pointer::{self, Bases};
-use crate::program::Program;
-use crate::rule::{Kind, Rule, SavedFp};
-use crate::section::Section;
+use unwind::cfi::{self, CfiEntry, Cie, Code, Extent, Reader};
+use unwind::{Kind, Rule, SavedFp, Section};
 
 /// Typical section bytes per FDE, for reserving memory once.
 const BYTES_PER_FDE: usize = 40;
+/// `DW_EH_PE_pcrel | DW_EH_PE_sdata4`, the encoding of nearly every FDE: signed four bytes relative to themselves.
+const PCREL_SDATA4: u8 = 0x1b;
 
-/// A parsed CIE and its initial rules.
+/// A parsed CIE and its initial rule.
 pub(super) struct Common<A> {
     offset: usize,
     pub(super) cie: Cie<A>,
-    /// `None` if its program is malformed.
-    pub(super) initial: Option<NarrowRow<A>>,
-    /// The initial rules as a plain rule, for [`super::plain`].
+    /// The initial rule, if it is one for [`super::plain`].
     pub(super) plain: Option<Rule>,
     /// Whether its FDEs have the encoding that compilers and linkers normally emit.
     is_usual: bool,
@@ -49,7 +42,7 @@ pub(super) struct Functions<'a, A> {
     pub(super) end: u64,
 }
 
-impl<'a, A: Abi> Functions<'a, A> {
+impl<'a, A: Reader> Functions<'a, A> {
     pub(super) fn collect(section: Section<'a>) -> Self {
         let functions = Vec::with_capacity(section.bytes.len() / BYTES_PER_FDE);
         let (commons, by_offset) = (Vec::new(), Vec::new());
@@ -105,7 +98,7 @@ impl<'a, A: Abi> Functions<'a, A> {
         {
             return Some(function);
         }
-        let fde = Fde::with_cie(&self.section, extent, common.cie)?;
+        let fde = A::fde(&self.section, extent, common.cie)?;
         Some(Function { start: fde.start, end: fde.end, code: fde.code, common: number as u32 })
     }
 
@@ -113,14 +106,14 @@ impl<'a, A: Abi> Functions<'a, A> {
     /// length of the augmentation data.
     #[inline]
     fn usual(&self, extent: &Extent, common: u32) -> Option<Function> {
-        let body = self.section.bytes.get(extent.body()..extent.end)?;
+        let body = self.section.bytes.get(extent.body..extent.end)?;
         let [a, b, c, d, e, f, g, h, augmentation] = *body.first_chunk()?;
         let length = i32::from_le_bytes([e, f, g, h]);
-        let code = extent.body() + 9 + usize::from(augmentation);
+        let code = extent.body + 9 + usize::from(augmentation);
         if length < 0 || augmentation >= 0x80 || code > extent.end {
             return None;
         }
-        let field = self.section.address.wrapping_add(extent.body() as u64);
+        let field = self.section.address.wrapping_add(extent.body as u64);
         let start = field.wrapping_add(i32::from_le_bytes([a, b, c, d]) as u64);
         let code = Code { start: u32::try_from(code).ok()?, end: u32::try_from(extent.end).ok()? };
         Some(Function { start, end: start.checked_add(length as u64)?, code, common })
@@ -133,18 +126,13 @@ impl<'a, A: Abi> Functions<'a, A> {
             Ok(at) => return self.by_offset.get(at).map(|&number| number as usize),
             Err(at) => at,
         };
-        let cie = Cie::<A>::at(&self.section, offset)?;
-        let bytes = self.section.bytes;
-        let program = Program { section: bytes, cie: &cie, bases: Bases::default(), code: cie.code };
-        let mut initial = NarrowRow::EMPTY;
-        let initial = program.initial(&mut initial).map(|()| initial);
-        let rule = initial.map(|row| row.rule(bytes, cie.is_signal_frame()));
-        let plain = rule.filter(|rule| {
+        let cie = A::cie(&self.section, offset)?;
+        let plain = A::initial_rule(&cie, &self.section).filter(|rule| {
             matches!(rule.kind(), Kind::Sp | Kind::Fp) && !matches!(rule.fp(), SavedFp::AtFp(_))
         });
-        let is_usual = cie.pointer_encoding == pointer::PCREL_SDATA4 && cie.has_augmentation_data();
+        let is_usual = cie.pointer_encoding == PCREL_SDATA4 && cie.has_augmentation_data();
         self.by_offset.insert(at, self.commons.len() as u32);
-        self.commons.push(Common { offset, cie, initial, plain, is_usual });
+        self.commons.push(Common { offset, cie, plain, is_usual });
         Some(self.commons.len() - 1)
     }
 }

@@ -1,14 +1,15 @@
-//! Writes the stack pointers of a [`GoTable`] as `.eh_frame`, so that one reader handles both. Allocates, so it must never run in a
-//! handler.
+//! Writes the stack pointers of a [`GoTable`] as `.eh_frame`, so that one reader handles both. Allocates, so it must never run in
+//! a handler.
 //!
-//! Go's linker makes `.debug_frame` of the same numbers. It is absent from a stripped program, and says neither where functions save
-//! the frame pointer nor which of them change stacks, where only the frame pointer leads to the caller.
+//! Go's linker makes `.debug_frame` of the same numbers. It is absent from a stripped program, and says neither where functions
+//! save the frame pointer nor which of them change stacks, where only the frame pointer leads to the caller.
 
 use alloc::vec::Vec;
 
-use crate::go_table::{Field, GoFunction, GoTable, Version};
+use unwind::go_table::{Field, GoFunction, GoTable, Version};
 
-/// A CIE for x86-64 (the only machine whose tables are read), whose rules hold at the start of a function: CFA at rsp + 8, return address at CFA - 8.
+/// A CIE for x86-64 (the only machine whose tables are read), whose rules hold at the start of a function: CFA at rsp + 8,
+/// return address at CFA - 8.
 const CIE: [u8; 20] = [
     16, 0, 0, 0, // length
     0, 0, 0, 0, // id
