@@ -143,7 +143,7 @@ impl LiveBlocks {
     /// Whether the second part had better get memory: see [`second_part`](Self::second_part).
     #[inline]
     pub fn is_crowded(&self) -> bool {
-        self.taken.load(Ordering::Relaxed) >= self.first as u64 / 2 && self.can_grow()
+        self.taken.load(Ordering::Relaxed) >= self.first as u64 / 4 && self.can_grow()
     }
 
     /// Whether there is a second part that has no memory yet.
