@@ -2,7 +2,7 @@
 //!
 //! It is in the region's file, behind the answers, so that it survives its process however that ends. The writer finds a
 //! block by its address within a bounded number of entries. A table may have a second part, which gets memory when the first
-//! is half full: most programs do without it. Threads and signal handlers use the table concurrently and
+//! has been used for a quarter: most programs do without it. Threads and signal handlers use the table concurrently and
 //! wait-free. What must never happen here: an unbounded loop, or an address or index taken from the shared memory.
 
 mod part;
@@ -414,13 +414,13 @@ mod tests {
                 assert_eq!(insert(*block), Inserted::New, "{block}");
                 table.is_crowded()
             });
-            assert_eq!(crowded, Some(128));
+            assert_eq!(crowded, Some(64));
             assert_eq!(table.second_part(), (2 * PAGE, 16 * PAGE));
             assert!(words[2 * PAGE / 8..].iter().all(|word| word.load(Ordering::Relaxed) == 0));
             table.set_second(true);
             table.set_second(false);
             assert!(!table.is_crowded());
-            (129..=3000).for_each(|block| assert_eq!(insert(block), Inserted::New, "{block}"));
+            (65..=3000).for_each(|block| assert_eq!(insert(block), Inserted::New, "{block}"));
             assert_eq!(insert(5), Inserted::Replaced);
             for block in (1..=3000).step_by(2) {
                 assert_eq!(table.remove(block << 4), Some(BlockId(block)));

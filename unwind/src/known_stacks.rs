@@ -7,6 +7,11 @@
 //! fast steps walked to the root are kept. What must never happen here: accepting a stack of which one word was not
 //! compared. If one word differs, so does the hash; that several differences cancel out has a probability of 2^-64.
 
+mod parts;
+
+use core::ptr::NonNull;
+
+use self::parts::Parts;
 use crate::arch::{WORD, native};
 use crate::frame_distances;
 use crate::leaf::Leaf;
@@ -16,6 +21,8 @@ use crate::stack_cache::StackCache;
 /// log2 of the number of stacks that are kept.
 const STACK_BITS: u32 = 16;
 const COUNT: usize = 1 << STACK_BITS;
+/// Number of stacks in a part of the table.
+const PART: usize = 1 << 14;
 /// Stacks that hash alike.
 const WAYS: usize = 8;
 /// log2 of the number of buckets: half of their places are used.
@@ -33,7 +40,7 @@ const _: () = assert!(WORDS.is_multiple_of(LANES) && WORDS <= u8::MAX as usize);
 
 /// Stacks of one thread, with a note of the caller's about each. All zero when empty, if that is a valid note.
 #[repr(C)]
-pub struct KnownStacks<N> {
+pub struct KnownStacks<N: 'static> {
     /// Number of stacks kept so far. 0 until the table is used: then its memory is not touched.
     learned: u32,
     /// Generation of the modules.
@@ -43,7 +50,7 @@ pub struct KnownStacks<N> {
     buckets: [[Place; WAYS]; 1 << BUCKET_BITS],
     /// In the order in which they were learned; the oldest is replaced. One that is in no bucket and follows none that is, is
     /// not used, except for the first.
-    stacks: [KnownStack<N>; COUNT],
+    stacks: Parts<KnownStack<N>, PART, { COUNT / PART - 1 }>,
 }
 
 /// A place among stacks that hash alike: `tag:16 | index:16`. 0 if it is free, or the first stack.
@@ -198,6 +205,8 @@ fn bucket_of(hash: u64) -> usize {
 impl<N: Copy> KnownStacks<N> {
     /// Maximum number of stacks.
     pub const COUNT: usize = COUNT;
+    /// Bytes of a further part of the table.
+    pub const PART_BYTES: usize = size_of::<[KnownStack<N>; PART]>();
     /// Maximum number of frames of a stack.
     pub const DEPTH: usize = WORDS;
 
@@ -342,7 +351,7 @@ impl<N: Copy> KnownStacks<N> {
             self.forget();
             self.generation = generation;
         }
-        let index = self.learned as usize % COUNT;
+        let index = self.learned as usize % self.stacks.count();
         self.take_out(index);
         let stack = self.stacks.get_mut(index)?;
         (stack.sp, stack.count, stack.reach) = (0, 0, 0);
@@ -375,6 +384,23 @@ impl<N: Copy> KnownStacks<N> {
         self.learned = self.learned.wrapping_add(1).max(1);
         self.follow(&start, index);
         Some(())
+    }
+
+    /// Whether the table is full for the first time, and may get another part.
+    #[must_use]
+    pub fn wants_part(&self) -> bool {
+        let count = self.stacks.count();
+        self.learned as usize == count && count < COUNT
+    }
+
+    /// Adds a part to the table.
+    ///
+    /// # Safety
+    /// `part` is the start of [`PART_BYTES`](Self::PART_BYTES) zeroed bytes, aligned to a page, that stay mapped and that nobody
+    /// else uses. All zero must be a valid note.
+    pub unsafe fn add_part(&mut self, part: NonNull<u8>) {
+        // SAFETY: the caller promises the memory; zeros are empty entries.
+        self.stacks.add(unsafe { part.cast().as_mut() });
     }
 
     /// Frees the place of the stack at `index`.

@@ -6,8 +6,10 @@
 //! A lookup that fails and keeping the stack take as long as a walk. If a program's stacks rarely recur, nearly all are
 //! walked only.
 
+use core::ptr::NonNull;
+
 use interpreter::python::Calls;
-use platform::activity::is_filtered;
+use platform::activity::{Active, is_filtered};
 use platform::sys;
 use shm_format::{AlikeAllocations, AllocationCounts, Repeat};
 use unwind::{KnownStacks, Leaf, Memory, StackCache, mix};
@@ -222,7 +224,20 @@ impl RecentStacks {
         calls: u16,
     ) {
         self.miss();
+        self.grow();
         let _ = self.stacks.learn(generation, leaf, cache, memory, Recurring { calls, ..Recurring::NEW });
+    }
+
+    /// Makes room for more native stacks if the table is full. Without memory the oldest are replaced.
+    #[inline]
+    fn grow(&mut self) {
+        if self.stacks.wants_part()
+            && let Some(_active) = Active::enter()
+            && let Some(part) = sys::map_unlocked(KnownStacks::<Recurring>::PART_BYTES).and_then(NonNull::new)
+        {
+            // SAFETY: a new mapping of zeros, which is never unmapped. A note is valid if it is all zero.
+            unsafe { self.stacks.add_part(part) };
+        }
     }
 
     /// Keeps the stack with an interpreter's frames of this hash.

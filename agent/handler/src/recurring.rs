@@ -8,7 +8,7 @@
 //! flight recorder each has a record besides, which is overwritten in its turn. What must never happen here: a count or a record
 //! that refers to a stack that is not in the log yet.
 
-use core::sync::atomic::{AtomicU32, Ordering};
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use interpreter::Signals;
 use interpreter::python::Calls;
@@ -27,6 +27,9 @@ use crate::snapshot::{self, Pinned};
 
 /// The number of the newest stack in the log.
 static NEWEST: AtomicU32 = AtomicU32::new(0);
+
+/// The region whose log takes no more stacks, by its nonce.
+static FULL: AtomicU64 = AtomicU64::new(0);
 
 /// The used part of a thread's own stack.
 struct Own {
@@ -312,16 +315,18 @@ fn append(recording: &Recording, slot: &Slot, frames: &[u64]) -> Option<u32> {
     }
     let stack =
         RecurringStack { id: number, tid: slot.tid(), seq: slot.sequence(), frames: FrameWords::new(frames) };
-    log::append(&recording.region, &DurableRecord::RecurringStack(stack)).ok()?;
-    Some(number)
+    let appended = log::append(&recording.region, &DurableRecord::RecurringStack(stack));
+    if appended == Err(Loss::DurableFull) {
+        FULL.store(recording.region.nonce(), Ordering::Relaxed);
+    }
+    appended.ok().map(|_| number)
 }
 
-/// Whether the durable log has room for another stack. An eighth of it is left to modules, threads and functions.
+/// Whether the durable log may have room for another stack. An eighth of it is left to modules, threads and functions.
 fn has_room(recording: &Recording) -> bool {
-    /// Most bytes of a stack in the log.
-    const RECORD_MOST: u64 = 24 + 8 * Repeat::DEPTH as u64;
-    let capacity = recording.region.geometry().durable_capacity;
-    recording.region.durable_used() + RECORD_MOST <= capacity - capacity / 8
+    let region = &recording.region;
+    let capacity = region.geometry().durable_capacity;
+    FULL.load(Ordering::Relaxed) != region.nonce() && region.durable_used() <= capacity - capacity / 8
 }
 
 /// Walks and writes the stack.
