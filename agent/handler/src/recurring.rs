@@ -12,6 +12,7 @@ use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use interpreter::Signals;
 use interpreter::python::Calls;
+use platform::activity::is_filtered;
 use platform::arch::{load, load_xor};
 use platform::clock;
 use platform::log;
@@ -325,7 +326,8 @@ fn append(recording: &Recording, slot: &Slot, frames: &[u64]) -> Option<u32> {
 /// Whether the durable log may have room for another stack. An eighth of it is left to modules, threads and functions.
 fn has_room(recording: &Recording) -> bool {
     let region = &recording.region;
-    let capacity = region.geometry().durable_capacity;
+    // A filter of system calls keeps it from growing.
+    let capacity = if is_filtered() { region.durable_backed() } else { region.geometry().durable_capacity };
     FULL.load(Ordering::Relaxed) != region.nonce() && region.durable_used() <= capacity - capacity / 8
 }
 

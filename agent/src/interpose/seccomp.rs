@@ -104,7 +104,8 @@ impl Announced {
         if let Some(recording) = own_recording() {
             // Handlers cannot back it any more.
             let is_open = recording.region.durable_open() > 0;
-            journal::make_log(recording, if is_open { OPEN_LOG } else { LOG });
+            let wanted = if is_open { OPEN_LOG } else { LOG };
+            journal::make_log(recording, recording.region.durable_used() + wanted);
             if let Some(blocks) = &recording.live_blocks {
                 live_tables::grow_blocks(blocks);
             }

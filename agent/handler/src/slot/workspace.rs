@@ -1,6 +1,6 @@
 //! What a thread needs from its first sample on: its stack cache and its previous record.
 //!
-//! Some 170 KiB of address space, of which a thread touches what its stacks need. Most threads of most programs sleep,
+//! Some 220 KiB of address space, of which a thread touches what its stacks need. Most threads of most programs sleep,
 //! so workspaces are lent: the handler takes one for a thread's first sample, and returns it with the slot. They are
 //! mapped a few at a time, never unmapped, and not locked even if the program locks all of its memory.
 
