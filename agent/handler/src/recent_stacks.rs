@@ -1,14 +1,14 @@
 //! The stacks of a thread's recent allocations, and their numbers in the durable log.
 //!
 //! An interpreter runs many functions in the same native frames. So a stack with its frames is looked up in two steps: the native
-//! ones by the words that they depend on, then all by a hash of both. The interpreter's are read each time.
+//! ones by the words that they depend on, then all by a hash of both. The interpreter's are looked up by where they begin, or read.
 //!
 //! A lookup that fails and keeping the stack take as long as a walk. If a program's stacks rarely recur, nearly all are
 //! walked only.
 
 use core::ptr::NonNull;
 
-use interpreter::python::Calls;
+use interpreter::python::{Calls, KnownWalks};
 use platform::activity::{Active, is_filtered};
 use platform::sys;
 use shm_format::{AlikeAllocations, AllocationCounts, Repeat};
@@ -21,6 +21,8 @@ pub(crate) struct RecentStacks {
     has_mixed: bool,
     /// Stacks with an interpreter's frames, in sets by their hashes.
     mixed: [[Mixed; WAYS]; SETS],
+    /// How their interpreter's frames were found.
+    pub(crate) walks: KnownWalks,
     /// Rises with each miss and falls with each hit. While it is below the maximum, every stack is looked up.
     debt: u32,
     /// Stacks at the maximum.
@@ -116,6 +118,7 @@ const _: usize = Repeat::DEPTH - KnownStacks::<Recurring>::DEPTH;
 impl RecentStacks {
     pub(crate) fn forget(&mut self) {
         self.stacks.forget();
+        self.walks.reset();
         if core::mem::take(&mut self.has_mixed) {
             self.mixed.as_flattened_mut().fill(Mixed { hash: 0, recurring: Recurring::NEW });
         }

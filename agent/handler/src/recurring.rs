@@ -2,7 +2,7 @@
 //!
 //! A stack that the thread walked recently is recognised, without a walk, by the words of memory that the walk depended
 //! on. When it comes for the second time, it is written to the durable log under a number; from then on its allocations only
-//! refer to that. An interpreter's frames are read each time, and compared.
+//! refer to that. An interpreter's frames are compared each time, or read.
 //!
 //! Allocations of one stack and size are told apart no further than that: they are counted, and their blocks have one id. In a
 //! flight recorder each has a record besides, which is overwritten in its turn. What must never happen here: a count or a record
@@ -243,9 +243,9 @@ fn look_up(
         return Known::Generation(generation);
     };
     let (sampled, innermost) = (slot.sampled(&recording.region, Signals::Open), leaf.sp);
-    let found = recent
-        .calls(index)
-        .and_then(|calls| interpreter::find_again(python, &sampled, innermost, calls, scratch));
+    let found = recent.calls(index).and_then(|calls| {
+        interpreter::find_again(python, &sampled, innermost, calls, &mut recent.walks, scratch)
+    });
     let known = found.and_then(|found| Some(KnownFrames { found, hash: recent.mixed_hash(index, found)? }));
     known.map_or(Known::Nothing, Known::Frames)
 }

@@ -17,6 +17,12 @@ pub(crate) struct Run {
     until: u32,
 }
 
+/// The hash of these frames and of their runs.
+#[inline]
+pub(crate) fn hash(frames: impl Iterator<Item = u64>, of_runs: u64) -> u64 {
+    mix(frames.fold(0, mix), of_runs)
+}
+
 /// Runs of frames, the innermost first.
 pub(crate) struct Found {
     frames: [u64; MAX_DEPTH],
@@ -49,14 +55,18 @@ impl Found {
     /// A hash of all frames and of the native frames that they belong to.
     #[inline(never)]
     pub(super) fn hash(&self) -> u64 {
-        let frames = self.frames.get(..self.closed).unwrap_or(&[]);
-        // Two hashes that are computed side by side: each waits for its own multiplications only.
-        let of_frames = frames.iter().fold(self.count as u64, |hash, frame| mix(hash, *frame));
-        let of_runs = self
-            .runs()
-            .iter()
-            .fold(0, |hash, run| mix(hash, run.inside ^ u64::from(run.until).rotate_left(48)));
-        mix(of_frames, of_runs)
+        hash(self.all().iter().copied(), self.hash_of_runs())
+    }
+
+    /// A hash of the native frames that the runs belong to.
+    pub(crate) fn hash_of_runs(&self) -> u64 {
+        let word = |run: &Run| run.inside ^ u64::from(run.until).rotate_left(48);
+        self.runs().iter().fold(0, |hash, run| mix(hash, word(run)))
+    }
+
+    /// The frames of all runs.
+    pub(crate) fn all(&self) -> &[u64] {
+        self.frames.get(..self.closed).unwrap_or(&[])
     }
 
     /// The runs.

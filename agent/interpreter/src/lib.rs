@@ -32,7 +32,7 @@ use unwind::{End, StackCache, Walk};
 use found::Found;
 pub use memory::Signals;
 use memory::{Memory, Pages};
-use python::{Calls, Python, Thread, Work};
+use python::{Calls, KnownWalks, Python, Thread, Work};
 
 /// The memory that a thread needs for interpreted frames. All zeros when empty.
 pub struct Scratch {
@@ -70,50 +70,69 @@ pub struct SampledThread<'a> {
     pub is_only: bool,
 }
 
-/// The native frames among which an interpreter's are looked for.
-enum Native<'a> {
-    /// Those of a walk, and whether it is complete.
-    Walked(&'a StackCache, bool),
-    /// Those that a complete walk has found earlier: the innermost stack pointer, and what they tell of the interpreter.
-    Known(u64, Calls),
-}
-
-/// Finds the interpreter's frames. Returns whether these are all, in stack order.
-fn find(python: &Python, sampled: &SampledThread<'_>, native: &Native<'_>, scratch: &mut Scratch) -> bool {
-    let Scratch { pages, python: work, found, .. } = scratch;
-    found.clear();
-    let Some(pointer) = thread_pointer::pthread_self() else { return false };
-    let &SampledThread { region, signals, stack: whole_stack, is_only } = sampled;
-    let (native, innermost, is_walked, calls) = match *native {
-        Native::Walked(native, is_walked) => {
-            (Some(native), native.stack_pointers().next().unwrap_or(0), is_walked, None)
-        }
-        Native::Known(innermost, calls) => (None, innermost, true, Some(calls)),
-    };
+/// The thread whose interpreter's frames are looked for, by its innermost stack pointer and its native frames, if these were just
+/// walked; and whether they reach the root. `None` if the thread is not known.
+#[inline]
+fn thread<'a>(
+    python: &'a Python,
+    sampled: &SampledThread<'a>,
+    native: Option<&'a StackCache>,
+    innermost: u64,
+    is_walked: bool,
+) -> Option<Thread<'a>> {
+    let &SampledThread { region, stack: whole_stack, is_only, .. } = sampled;
     let stack = match whole_stack.hold(innermost) {
         true => Bounds { low: innermost, ..whole_stack },
         false => Bounds::NONE,
     };
-    let mut memory = Memory::new(!is_filtered(), signals, pages, [python.data, stack]);
-    let thread =
-        Thread { python, region, native, innermost, pointer, whole_stack, stack, is_only, is_walked };
-    python::find(&thread, calls, &mut memory, found, work)
+    let pointer = thread_pointer::pthread_self()?;
+    Some(Thread { python, region, native, innermost, pointer, whole_stack, stack, is_only, is_walked })
+}
+
+/// The memory that a walk over the interpreter's frames may read.
+#[inline]
+fn memory<'a>(thread: &Thread<'_>, signals: Signals, pages: &'a mut Pages) -> Memory<'a> {
+    Memory::new(!is_filtered(), signals, pages, [thread.python.data, thread.stack])
 }
 
 /// Finds the interpreter's frames again, among native ones that an earlier walk has found from the stack pointer `innermost` to
 /// the root, and of which `calls` is known. Returns a hash of them; `None` if only a walk can tell.
+#[inline]
 pub fn find_again(
     python: &Python,
     sampled: &SampledThread<'_>,
     innermost: u64,
     calls: Calls,
+    known: &mut KnownWalks,
     scratch: &mut Scratch,
 ) -> Option<u64> {
-    let is_complete = find(python, sampled, &Native::Known(innermost, calls), scratch);
-    if !scratch.found.is_same() {
-        scratch.placed = 0;
+    let thread = thread(python, sampled, None, innermost, true)?;
+    match known.find(&thread, calls, scratch.python.codes()) {
+        Some(hash) => Some(hash),
+        None => find_anew(&thread, sampled.signals, calls, known, scratch),
     }
-    is_complete.then(|| scratch.found_hash())
+}
+
+/// The same, by reading all of them.
+#[inline(never)]
+fn find_anew(
+    thread: &Thread<'_>,
+    signals: Signals,
+    calls: Calls,
+    known: &mut KnownWalks,
+    scratch: &mut Scratch,
+) -> Option<u64> {
+    let Scratch { pages, python: work, found, placed, .. } = scratch;
+    found.clear();
+    let mut memory = memory(thread, signals, pages);
+    let is_complete = python::find(thread, Some(calls), &mut memory, found, work);
+    if !found.is_same() {
+        *placed = 0;
+    }
+    if let Some(state) = work.only_state().filter(|_| is_complete) {
+        known.keep(thread, calls, found, (state, work.codes()), &mut memory);
+    }
+    is_complete.then(|| found.hash())
 }
 
 impl Scratch {
@@ -146,14 +165,16 @@ pub fn add_frames<'s>(
     walk: &mut Walk,
     scratch: &'s mut Scratch,
 ) -> Option<&'s [u64]> {
-    match python {
-        Some(python) => {
-            let walked = Native::Walked(native, walk.end.is_complete());
-            find(python, sampled, &walked, scratch);
-        }
-        None => scratch.found.clear(),
+    let Scratch { pages, python: work, found, frames, placed, regions } = scratch;
+    found.clear();
+    let innermost = native.stack_pointers().next().unwrap_or(0);
+    let is_complete = walk.end.is_complete();
+    if let Some(python) = python
+        && let Some(thread) = thread(python, sampled, Some(native), innermost, is_complete)
+    {
+        let mut memory = memory(&thread, sampled.signals, pages);
+        python::find(&thread, None, &mut memory, found, work);
     }
-    let Scratch { found, frames, placed, regions, .. } = scratch;
     let emitted = Some(regions.emitted()).filter(|emitted| has_regions && !emitted.is_empty());
     if found.is_empty() && emitted.is_none() {
         return None;
@@ -162,7 +183,6 @@ pub fn add_frames<'s>(
     let count = if is_same {
         *placed
     } else {
-        let is_complete = walk.end.is_complete();
         *placed = 0;
         let count = placing::place(found, emitted, native, is_complete, frames)?;
         if emitted.is_none() && is_complete {

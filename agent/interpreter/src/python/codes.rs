@@ -110,6 +110,17 @@ impl Code {
             && unsafe { self.name_identity.is_of(layout, self.name) && self.file_identity.is_of(layout, self.file) }
     }
 
+    /// Whether frames that run it still have as many words.
+    ///
+    /// # Safety
+    /// As for [`is_unchanged`](Self::is_unchanged).
+    #[inline]
+    pub(super) unsafe fn has_its_words(&self, python: &Python) -> bool {
+        // SAFETY: the caller's promise. These fields lie in the middle of the object.
+        let field = |offset: u16| unsafe { load_field(self.address, offset) };
+        Self::frame_words(python, |offset| Some(field(offset) as u32)) == Some(self.words)
+    }
+
     /// Reads the code object at an address; `None` if its code is the interpreter's own, which has no name.
     pub(super) fn read(
         python: &Python,

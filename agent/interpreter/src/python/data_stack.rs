@@ -36,7 +36,7 @@ const FRAMES: usize = 208;
 /// Maximum number of chunks searched for a frame.
 const CHUNKS: usize = 16;
 /// `_PyStackChunk`: `previous`, `size`, `top`, `data`.
-const SIZE: u64 = 8;
+pub(super) const SIZE: u16 = 8;
 const TOP: u64 = 16;
 const DATA: u64 = 24;
 
@@ -223,7 +223,7 @@ impl DataStack {
         if end > range.high {
             return false;
         }
-        let mut frame = chunk + DATA + if is_first { 8 } else { 0 };
+        let mut frame = start(chunk, is_first);
         while (frame < end || with_last && frame == end)
             && let Some(entry) = self.entries.get_mut(self.count)
         {
@@ -326,7 +326,7 @@ unsafe fn newest_with(newest: u64, innermost: u64, memory: &mut Memory<'_>) -> O
     }
     let mut chunk = newest;
     for number in 0..CHUNKS {
-        let range = Bounds { low: chunk, high: chunk.saturating_add(memory.field(chunk, SIZE as u16)?) };
+        let range = Bounds { low: chunk, high: chunk.saturating_add(memory.field(chunk, SIZE)?) };
         if range.hold(innermost) {
             return Some((chunk, range, number == 0));
         }
@@ -345,7 +345,7 @@ unsafe fn find(mut chunk: u64, address: u64) -> Option<(u64, Bounds, bool)> {
             break;
         }
         // SAFETY: the caller passes a live chunk, whose header has these words.
-        let (previous, size) = unsafe { (load(chunk), load(chunk + SIZE)) };
+        let (previous, size) = unsafe { (load(chunk), load_field(chunk, SIZE)) };
         let range = Bounds { low: chunk, high: chunk.saturating_add(size) };
         if range.hold(address) {
             return Some((chunk, range, number == 0));
@@ -353,6 +353,12 @@ unsafe fn find(mut chunk: u64, address: u64) -> Option<(u64, Bounds, bool)> {
         chunk = previous;
     }
     None
+}
+
+/// Where the frames of a chunk begin. The first chunk begins with a word that is not used.
+#[inline]
+pub(super) fn start(chunk: u64, is_first: bool) -> u64 {
+    chunk + DATA + if is_first { 8 } else { 0 }
 }
 
 /// The end of what is used of a chunk that is not the newest.

@@ -18,7 +18,7 @@ const FRAMES: usize = 8192;
 
 /// Whether a C frame is the outermost one, which is part of the thread state and belongs to no call. (Its `previous` is
 /// undefined in 3.10.)
-fn is_in(state: u64, c_frame: u64) -> bool {
+pub(super) fn is_in(state: u64, c_frame: u64) -> bool {
     /// Upper bound of the size of a thread state in any version.
     const BYTES: u64 = 1024;
     c_frame.wrapping_sub(state) < BYTES

@@ -14,6 +14,7 @@ mod codes;
 mod data_stack;
 mod descriptor;
 mod frames;
+mod known_walks;
 mod string;
 mod thread;
 mod thread_state;
@@ -31,6 +32,7 @@ use thread_state::Cached;
 use walker::{Text, Walker};
 
 pub use descriptor::{Code, Python, ThreadLocals};
+pub use known_walks::KnownWalks;
 pub use python_layout::Layout;
 use python_layout::Linkage;
 pub use thread::Calls;
@@ -65,6 +67,16 @@ impl Work {
 
     pub(super) fn forget_calls(&mut self) {
         self.have_told = false;
+    }
+
+    /// The thread's state, if it has only one and that is the newest of the only interpreter.
+    pub(super) fn only_state(&self) -> Option<u64> {
+        self.cached.only()
+    }
+
+    /// The code objects that the thread has met.
+    pub(super) fn codes(&self) -> &Codes {
+        &self.codes
     }
 }
 

@@ -30,7 +30,7 @@ struct Ends {
     length: u32,
     /// The offset of the last word.
     last: u16,
-    /// Bits of that word that follow the text, if it is shorter.
+    /// Bits of that word that follow the text, if it is shorter; at most 63.
     beyond: u8,
 }
 
@@ -47,7 +47,7 @@ impl Identity {
         match word(layout.string_hash)? {
             UNKNOWN => {
                 let Some(ends) = Ends::of_words(layout, &mut word)? else { return Some(Self::default()) };
-                Some(Self { word: ends.word(word(ends.last)?), ends })
+                Some(Self { word: ends.text(word(ends.last)?), ends })
             }
             hash => Some(Self { word: hash, ends: Ends::default() }),
         }
@@ -69,12 +69,12 @@ impl Identity {
         field(layout.string_state) as u32 == state
             && field(layout.string_length) == u64::from(length)
             && last != 0
-            && self.ends.word(field(last)) == self.word
+            && self.ends.text(field(last)) == self.word
     }
 
     /// All of it.
     pub(super) fn word(self) -> u64 {
-        self.word
+        self.word ^ u64::from(self.ends.length).wrapping_mul(0x9e37_79b9_7f4a_7c15)
     }
 }
 
@@ -87,16 +87,15 @@ impl Ends {
         let Ok(length) = u32::try_from(word(layout.string_length)?) else { return Some(None) };
         let bytes = u64::from(length).saturating_mul(width.into()).min(FAR) as u16;
         let last = start + bytes.saturating_sub(WORD);
-        let beyond = 8 * WORD.saturating_sub(bytes) as u8;
+        // A bit of the zero that ends it is left of an empty text.
+        let beyond = (8 * WORD.saturating_sub(bytes) as u8).min(63);
         Some(Some(Self { state: state as u32, length, last, beyond }))
     }
 
-    /// The identity of a string with this last word.
+    /// The last characters, out of the last word: of a shorter text without what follows it.
     #[inline(always)]
-    fn word(self, last: u64) -> u64 {
-        // Of a shorter text, without what follows it.
-        let text = if self.beyond < 64 { last << self.beyond } else { 0 };
-        text ^ u64::from(self.length).wrapping_mul(0x9e37_79b9_7f4a_7c15)
+    fn text(self, last: u64) -> u64 {
+        last << self.beyond
     }
 }
 

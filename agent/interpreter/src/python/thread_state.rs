@@ -53,6 +53,12 @@ impl Heads {
 }
 
 impl Cached {
+    /// The thread's only state, if that was the newest of the only interpreter when the lists were searched last.
+    pub(super) fn only(&self) -> Option<u64> {
+        let [state, other, ..] = self.states;
+        (state != 0 && other == 0 && state == self.heads.state && self.heads.is_only).then_some(state)
+    }
+
     /// The thread states of the thread with this pointer.
     pub(super) fn states(&mut self, python: &Python, thread: u64, memory: &mut Memory<'_>) -> [u64; STATES] {
         let Some(heads) = Heads::read(python, memory) else {
