@@ -1,6 +1,6 @@
 //! The interposed functions of the allocator, present only in the library for `-e alloc`.
 //!
-//! An allocation that is not sampled costs a subtraction and a jump; a free reads one byte. What must never happen here: a
+//! An allocation that is not sampled costs a subtraction and a jump; a free reads one bit. What must never happen here: a
 //! frame of the agent below the real function on that path, or a C++ exception that unwinds into Rust. So these functions
 //! are written in assembly, and jump. Only if a call may be sampled is the real function called, from a frame with unwind
 //! information.
@@ -13,7 +13,7 @@ use super::allocation_call::Call;
 use super::countdown::{OWNER_AT, PLACE_SHIFT, PLACES, SHARED};
 use super::mode::{self, MODES};
 use super::real::{ALLOCATING, COUNT, OF_PROGRAM, REALS};
-use super::sampled_pages::{PAGES, SAMPLED_PAGES};
+use super::sampled_pages::{SAMPLED_PAGES, WORDS};
 use super::sampling;
 
 // The parts of an interposed function. `sized` puts the requested number of bytes into r11.
@@ -48,18 +48,21 @@ macro_rules! sized {
     };
 }
 
-// The block that the call gives up may be a sampled one.
+// The block that the call gives up may be a sampled one, if the bit of its page is set.
 macro_rules! given_up {
     (nothing) => {
         ""
     };
     (first) => {
         "mov rax, rdi
-        shr rax, 12
-        and eax, {pages} - 1
+        shr rax, 17
+        and eax, {words} - 1
         lea r10, [rip + {sampled}]
-        cmp byte ptr [r10 + rax], 0
-        jne 2f"
+        mov eax, [r10 + rax * 8]
+        mov r10, rdi
+        shr r10, 12
+        bt eax, r10d
+        jc 2f"
     };
 }
 
@@ -128,7 +131,7 @@ macro_rules! allocating {
             naked_asm!(
                 ".cfi_startproc",
                 // Not every function needs all of these operands.
-                "# {counts} {pages} {sampled} {modes} {shared} {owner} {places} {place_shift}",
+                "# {counts} {words} {sampled} {modes} {shared} {owner} {places} {place_shift}",
                 given_up!($gives_up),
                 sized!($size),
                 located!($library),
@@ -168,7 +171,7 @@ macro_rules! allocating {
                 ".cfi_endproc",
                 kind = const $kind,
                 counts = const mode::COUNTS,
-                pages = const PAGES,
+                words = const WORDS,
                 sampled = sym SAMPLED_PAGES,
                 modes = sym MODES,
                 shared = sym SHARED,
@@ -195,12 +198,7 @@ macro_rules! freeing {
         pub(crate) unsafe extern "C" fn $name() {
             naked_asm!(
                 ".cfi_startproc",
-                "mov rax, rdi",
-                "shr rax, 12",
-                "and eax, {pages} - 1",
-                "lea r10, [rip + {sampled}]",
-                "cmp byte ptr [r10 + rax], 0",
-                "jne 2f",
+                given_up!(first),
                 "jmp [rip + {reals} + 8 * {kind}]",
                 "2:",
                 platform::push!(rdi rsi rdx),
@@ -209,7 +207,7 @@ macro_rules! freeing {
                 "jmp [rip + {reals} + 8 * {kind}]",
                 ".cfi_endproc",
                 kind = const $kind,
-                pages = const PAGES,
+                words = const WORDS,
                 sampled = sym SAMPLED_PAGES,
                 reals = sym $reals,
                 freed = sym sampling::freed,

@@ -1,6 +1,6 @@
 //! Samples allocations: one per so many bytes on average, each with its stack and its block until that is freed.
 
-use core::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicU64, Ordering};
 
 use handler::call::{self, Note};
 use handler::caller::Caller;
@@ -11,7 +11,7 @@ use shm_format::{AllocationNonce, BlockId, Expected, Inserted, LiveBlocks, Repea
 use super::allocation_call::Call;
 use super::countdown::{self, Countdown};
 use super::mode;
-use super::sampled_pages::page;
+use super::sampled_pages::Page;
 use crate::agent;
 use crate::journal;
 use crate::link_map;
@@ -174,36 +174,27 @@ fn put_back(block: u64, id: BlockId) {
 
 #[inline(always)]
 fn put_in(live: &LiveBlocks, block: u64, expected: &Expected<'_>, id: BlockId) {
-    let Some(page) = page(block) else { return };
+    let page = Page::of(block);
     // First, so that a thread that frees the block looks it up.
-    let counted = count(page);
+    let counted = match MEAN.load(Ordering::Relaxed) {
+        ALL => {
+            page.look_up_all();
+            false
+        }
+        _ => page.add(),
+    };
     if live.insert(expected, id) != Inserted::New && counted {
-        less(page);
+        page.remove();
     }
     if live.is_crowded() {
         live_tables::grow_blocks(live);
     }
 }
 
-/// Counts a block in its page. A saturated count stays: then all blocks of the page are looked up.
-fn count(page: &AtomicU8) -> bool {
-    if MEAN.load(Ordering::Relaxed) == ALL {
-        if page.load(Ordering::Relaxed) != u8::MAX {
-            page.store(u8::MAX, Ordering::Relaxed);
-        }
-        return false;
-    }
-    let more = |count: u8| count.checked_add(1);
-    page.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).is_ok()
-}
-
 fn take_out(block: u64) -> Option<BlockId> {
     let id = live_blocks()?.remove(block)?;
-    page(block).into_iter().for_each(less);
+    if MEAN.load(Ordering::Relaxed) != ALL {
+        Page::of(block).remove();
+    }
     Some(id)
-}
-
-fn less(page: &AtomicU8) {
-    let less = |count: u8| if count == u8::MAX { None } else { count.checked_sub(1) };
-    let _ = page.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
 }
