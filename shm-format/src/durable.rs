@@ -111,16 +111,32 @@ impl Log<'_> {
 
 /// Stores the parts, concatenated, as little-endian words; the last word is padded with zeros.
 fn fill(words: &[AtomicU64], parts: &[&[u8]]) {
-    let mut bytes = parts.iter().flat_map(|part| part.iter().copied());
-    for word in words {
-        let mut value = [0u8; 8];
-        for byte in &mut value {
-            match bytes.next() {
-                Some(next) => *byte = next,
-                None => break,
+    let mut words = words.iter();
+    let mut store = |word| {
+        if let Some(to) = words.next() {
+            to.store(word, Ordering::Relaxed);
+        }
+    };
+    // The bytes that do not fill a word yet, and how many bits they are.
+    let (mut rest, mut bits) = (0, 0);
+    for part in parts {
+        let (whole, bytes) = part.as_chunks();
+        for chunk in whole {
+            let word = u64::from_le_bytes(*chunk);
+            store(rest | word << bits);
+            rest = word >> 1 >> (63 - bits);
+        }
+        for byte in bytes {
+            rest |= u64::from(*byte) << bits;
+            bits += 8;
+            if bits == u64::BITS {
+                store(rest);
+                (rest, bits) = (0, 0);
             }
         }
-        word.store(u64::from_le_bytes(value), Ordering::Relaxed);
+    }
+    if bits != 0 {
+        store(rest);
     }
 }
 
