@@ -59,7 +59,7 @@ pub(crate) unsafe fn recognise(
     let text = Code { start: image.text_start, end: image.text_end };
     let data = Bounds { low: image.data_start, high: image.data_end };
     // Another object may have variables of these names.
-    let last = layout.finalizing.max(layout.interpreters.saturating_add(8));
+    let last = layout.finalizing.max(layout.interpreters.saturating_add(8)).max(layout.attached);
     if !data.hold(runtime) || !data.hold(runtime.saturating_add(last.into())) {
         return Some(Found::Refused(major, minor));
     }

@@ -24,6 +24,8 @@ pub struct Layout {
     pub finalizing: u16,
     /// `_PyRuntimeState.interpreters.head`.
     pub interpreters: u16,
+    /// `_PyRuntimeState.gilstate.tstate_current`, before 3.12; 0 later.
+    pub attached: u16,
     /// `PyInterpreterState.next`.
     pub interpreter_next: u16,
     /// `PyInterpreterState.threads.head`, before 3.11 `tstate_head`.
@@ -129,6 +131,7 @@ const V3_9: Layout = Layout {
     lines_form: 1,
     finalizing: 16,
     interpreters: 32,
+    attached: 568,
     interpreter_next: 0,
     interpreter_threads: 8,
     thread_previous: 0,
@@ -182,6 +185,7 @@ const V3_11: Layout = Layout {
     lines_form: 3,
     finalizing: 24,
     interpreters: 40,
+    attached: 576,
     interpreter_threads: 16,
     thread_id: 152,
     thread_native_id: 160,
@@ -209,6 +213,7 @@ const V3_11: Layout = Layout {
 const V3_12: Layout = Layout {
     minor: 12,
     linkage: Linkage::CFramesAndEntries,
+    attached: 0,
     interpreter_threads: 72,
     thread_id: 136,
     thread_native_id: 144,

@@ -26,6 +26,9 @@ int main(void) {
     FIELD(finalizing, _PyRuntimeState, _finalizing);
     FIELD(interpreters, _PyRuntimeState, interpreters.head);
     _Static_assert(offsetof(_PyRuntimeState, interpreters.main) == offsetof(_PyRuntimeState, interpreters.head) + 8, "main");
+#if PY_VERSION_HEX < 0x030c0000
+    FIELD(attached, _PyRuntimeState, gilstate.tstate_current);
+#endif
     FIELD(interpreter_next, PyInterpreterState, next);
     FIELD(thread_previous, PyThreadState, prev);
     FIELD(thread_next, PyThreadState, next);

@@ -81,7 +81,7 @@ fn by_table(layout: &Layout) -> BTreeMap<&'static str, u64> {
         *layout;
     let Layout { frame_owner, object_type, code_name, code_file, code_first_line, code_lines, .. } = *layout;
     let Layout { code_bytes, string_length, string_hash, string_state, string_kind_bit, .. } = *layout;
-    let Layout { string_ascii, string_compact, bytes_size, bytes_data, .. } = *layout;
+    let Layout { string_ascii, string_compact, bytes_size, bytes_data, attached, .. } = *layout;
     [
         ("finalizing", finalizing),
         ("thread_chunk", thread_chunk),
@@ -89,6 +89,7 @@ fn by_table(layout: &Layout) -> BTreeMap<&'static str, u64> {
         ("code_stack_words", code_stack_words),
         ("code_local_words", code_local_words),
         ("interpreters", interpreters),
+        ("attached", attached),
         ("interpreter_next", interpreter_next),
         ("interpreter_threads", interpreter_threads),
         ("thread_previous", thread_previous),

@@ -129,8 +129,8 @@ fn find_anew(
     if !found.is_same() {
         *placed = 0;
     }
-    if let Some(state) = work.only_state().filter(|_| is_complete) {
-        known.keep(thread, calls, found, (state, work.codes()), &mut memory);
+    if let Some(states) = work.only_state().filter(|_| is_complete) {
+        known.keep(thread, calls, found, (states, work.codes()), &mut memory);
     }
     is_complete.then(|| found.hash())
 }

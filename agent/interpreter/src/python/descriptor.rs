@@ -42,6 +42,15 @@ impl Python {
         self.of_runtime(self.layout.finalizing) != 0
     }
 
+    /// Whether the thread with this pointer is attached to the interpreter with `state`, which is its own; false if it is not known.
+    #[inline]
+    pub(crate) fn is_attached(&self, thread: u64, state: u64) -> bool {
+        match self.layout.attached {
+            0 => self.thread_locals.contain(thread, state),
+            attached => self.of_runtime(attached) == state,
+        }
+    }
+
     fn of_runtime(&self, offset: u16) -> u64 {
         // SAFETY: the field lies in the data of the object, which stays mapped while a thread runs its code.
         unsafe { load_field(self.runtime, offset) }

@@ -3,8 +3,8 @@
 //! If every allocation is recorded, most have the Python frames of an earlier one, apart from the instructions that they execute.
 //! A walk finds the same again if all words are unchanged that it would read in the structures that link frames, and in the code
 //! objects. Comparing these takes a fraction of a walk's time. Only walks whose frames were all certainly alive are kept (`trust`),
-//! with the words that this depends on, and these are compared before what they vouch for is read. The walks of a thread that has
-//! one thread state are kept, if that is the newest of the only interpreter.
+//! with the words that this depends on, and these are compared before what they vouch for is read. Of a thread with several states
+//! none are.
 //!
 //! What must never happen here: reading an object before all is compared that keeps it alive.
 
@@ -31,6 +31,8 @@ const FRAMES: usize = 64;
 pub struct KnownWalks {
     /// The thread's state; 0 if that is not known.
     state: u64,
+    /// The newest state of the only interpreter, when the thread had no other one.
+    newest: u64,
     /// By where they begin.
     walks: [KnownWalk; WALKS],
 }
@@ -139,18 +141,22 @@ impl KnownWalks {
     pub(crate) fn find(&mut self, thread: &Thread<'_>, calls: Calls, codes: &Codes) -> Option<u64> {
         let (python, state) = (thread.python, self.state);
         let layout = &python.layout;
-        let (newest, interpreter) = python.interpreters();
-        if state == 0 || !calls.is_settled || newest != interpreter || python.is_finalizing() {
+        let (first, interpreter) = python.interpreters();
+        if state == 0 || !calls.is_settled || first != interpreter || python.is_finalizing() {
             return None;
         }
-        // SAFETY: the only interpreter, which is not finalizing; then the newest state of its list, which was the thread's (`trust`).
-        let is_own = unsafe {
-            load_field(interpreter, layout.interpreter_threads) == state
-                && load_field(state, layout.thread_id) == thread.pointer
+        // SAFETY: the only interpreter, which is not finalizing (`trust`). Since then no state has been added to its list.
+        if unsafe { load_field(interpreter, layout.interpreter_threads) } != self.newest {
+            return None;
+        }
+        let is_attached = || python.is_attached(thread.pointer, state);
+        // SAFETY: the newest state of the list, which was the thread's.
+        let is_newest = || unsafe { load_field(state, layout.thread_id) } == thread.pointer;
+        let is_own = match state == self.newest && layout.linkage != Linkage::Entries {
+            true => is_newest(),
+            false => is_attached(),
         };
-        if !is_own
-            || layout.linkage == Linkage::Entries && !python.thread_locals.contain(thread.pointer, state)
-        {
+        if !is_own {
             return None;
         }
         // SAFETY: fields of the thread's state.
@@ -173,20 +179,24 @@ impl KnownWalks {
         is_same.then_some(walk.hash)
     }
 
-    /// Keeps the walk that has just found all frames of the thread, which has this state only.
+    /// Keeps the walk that has just found all frames of the thread, which has this state only, while this one is the
+    /// newest of the only interpreter.
     pub(crate) fn keep(
         &mut self,
         thread: &Thread<'_>,
         calls: Calls,
         found: &Found,
-        (state, codes): (u64, &Codes),
+        ((state, newest), codes): ((u64, u64), &Codes),
         memory: &mut Memory<'_>,
     ) -> Option<()> {
         let layout = &thread.python.layout;
         if !calls.is_settled || layout.thread_chunk == 0 || thread.stack == Bounds::NONE {
             return None;
         }
-        self.state = state;
+        if state != newest && !thread.python.is_attached(thread.pointer, state) {
+            return None;
+        }
+        (self.state, self.newest) = (state, newest);
         let first = memory.field(state, layout.thread_frame)?;
         let top = memory.field(state, layout.thread_chunk + 8)?;
         let innermost = match layout.linkage {

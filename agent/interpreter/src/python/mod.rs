@@ -69,8 +69,8 @@ impl Work {
         self.have_told = false;
     }
 
-    /// The thread's state, if it has only one and that is the newest of the only interpreter.
-    pub(super) fn only_state(&self) -> Option<u64> {
+    /// The thread's state, if it has only one and there is only one interpreter, and the newest state of that.
+    pub(super) fn only_state(&self) -> Option<(u64, u64)> {
         self.cached.only()
     }
 

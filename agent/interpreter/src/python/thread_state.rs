@@ -53,10 +53,10 @@ impl Heads {
 }
 
 impl Cached {
-    /// The thread's only state, if that was the newest of the only interpreter when the lists were searched last.
-    pub(super) fn only(&self) -> Option<u64> {
-        let [state, other, ..] = self.states;
-        (state != 0 && other == 0 && state == self.heads.state && self.heads.is_only).then_some(state)
+    /// The thread's state, if it has only one and there is only one interpreter, and the newest state of that.
+    pub(super) fn only(&self) -> Option<(u64, u64)> {
+        let ([state, other, ..], Heads { state: newest, is_only, .. }) = (self.states, self.heads);
+        (state != 0 && other == 0 && is_only).then_some((state, newest))
     }
 
     /// The thread states of the thread with this pointer.

@@ -103,7 +103,7 @@ impl Walker<'_, '_> {
 
     /// Whether the thread is attached to the interpreter with this state: it holds the GIL, and nobody else can use the state.
     fn is_current(&self, state: u64) -> bool {
-        self.thread.python.thread_locals.contain(self.thread.pointer, state)
+        self.thread.python.is_attached(self.thread.pointer, state)
     }
 
     /// Whether no thread is attached with this state, and `innermost` is its innermost frame. Then that and the outer ones wait for
