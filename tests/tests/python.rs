@@ -245,9 +245,11 @@ fn waits_have_their_functions() {
 #[test]
 fn what_is_freed_at_once_is_not_read() {
     for (minor, python) in pythons() {
-        for source in ["cpu", "perf"] {
+        // Of the memory, compiling the text takes most.
+        for (source, part) in [("cpu", 2), ("perf", 2), ("alloc:all", 10)] {
             let what = format!("3.{minor} {source} {}", python.display());
-            let recorder = Recorder::at(9973).event(source);
+            // Without pools, objects are allocated by malloc one by one, and freed.
+            let recorder = Recorder::at(9973).event(source).env("PYTHONMALLOC", "malloc");
             let recording = recorder.record(&python, &[script("python_mortal"), "2".into()]);
             assert_eq!(recording.outcome.status, 0, "{what}: {:?}", recording.outcome);
             recording.assert_adds_up();
@@ -270,7 +272,8 @@ fn what_is_freed_at_once_is_not_read() {
                     assert!(called.windows(2).all(is_edge), "{what}: {stack:?}");
                 }
             }
-            assert!(looked_at * 2 > folded.total(), "{what}: {looked_at} of {}", folded.total());
+            println!("{what}: {looked_at} of {}", folded.total());
+            assert!(looked_at * part > folded.total(), "{what}: {looked_at} of {}", folded.total());
         }
     }
 }
@@ -301,11 +304,13 @@ fn sub_interpreters_have_their_functions() {
 #[test]
 fn a_chain_that_ends_early_is_not_followed() {
     for (minor, python) in pythons().into_iter().filter(|(minor, _)| matches!(minor, 12 | 13)) {
-        let recording =
-            Recorder::at(9973).event("perf").record(&python, &[script("python_unlinked"), "1".into()]);
-        let Outcome { status, stdout, .. } = &recording.outcome;
-        assert!(*status == 0 && stdout == "done\n", "3.{minor}: {:?}", recording.outcome);
-        recording.assert_adds_up();
+        for source in ["perf", "alloc:all"] {
+            let recorder = Recorder::at(9973).event(source);
+            let recording = recorder.record(&python, &[script("python_unlinked"), "1".into()]);
+            let Outcome { status, stdout, .. } = &recording.outcome;
+            assert!(*status == 0 && stdout == "done\n", "3.{minor} {source}: {:?}", recording.outcome);
+            recording.assert_adds_up();
+        }
     }
 }
 
