@@ -142,7 +142,7 @@ impl KnownWalks {
         let (python, state) = (thread.python, self.state);
         let layout = &python.layout;
         let (first, interpreter) = python.interpreters();
-        if state == 0 || !calls.is_settled || first != interpreter || python.is_finalizing() {
+        if state == 0 || !calls.any || !calls.is_settled || first != interpreter || python.is_finalizing() {
             return None;
         }
         // SAFETY: the only interpreter, which is not finalizing (`trust`). Since then no state has been added to its list.
