@@ -12,8 +12,8 @@ const IN_WORD: usize = 32;
 /// Number of words.
 pub(super) const WORDS: usize = PAGES / IN_WORD;
 
-/// `changes:32 | pages:32`: in which pages sampled blocks begin. A bit that is set, or would be if it were not, is a change; so a
-/// bit is not cleared if that has happened meanwhile.
+/// `changes:32 | pages:32`: in which pages sampled blocks begin. Setting a bit counts as a change even if
+/// it is set already, and a bit is cleared only if nothing has changed since the page had no sampled block.
 pub(super) static SAMPLED_PAGES: [AtomicU64; WORDS] = [const { AtomicU64::new(0) }; WORDS];
 const CHANGE: u64 = 1 << 32;
 
@@ -31,7 +31,7 @@ impl Page {
     }
 
     fn word(self) -> (&'static AtomicU64, u64) {
-        // The remainder is there for the compiler.
+        // Without the remainder the compiler would check the bounds.
         (&SAMPLED_PAGES[self.0 / IN_WORD % WORDS], 1 << (self.0 % IN_WORD))
     }
 

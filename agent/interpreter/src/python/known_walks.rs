@@ -179,8 +179,8 @@ impl KnownWalks {
         is_same.then_some(walk.hash)
     }
 
-    /// Keeps the walk that has just found all frames of the thread, which has this state only, while this one is the
-    /// newest of the only interpreter.
+    /// Keeps the walk that has just found all frames of the thread. `state` is the thread's only one, and `newest` the newest of the
+    /// only interpreter.
     pub(crate) fn keep(
         &mut self,
         thread: &Thread<'_>,
