@@ -10,10 +10,8 @@ use shm_format::{AllocationCounts, LiveBlocks, LiveMappings};
 use crate::config::Config;
 use crate::kernel::{self, Errno, File};
 
-/// Entries of the table of mappings.
-const MAPPINGS: usize = LiveMappings::CAPACITY_MOST;
-
-/// Entries of the table of counts that get memory in time, if the process cannot give it to more when it needs them.
+/// Entries of the table of counts that get memory in time, if the process cannot give it to more when it needs them. It has at
+/// least as many.
 const FIXED_COUNTS: usize = 1 << 17;
 
 /// The tables of a recording.
@@ -23,23 +21,37 @@ pub(crate) struct LiveTables {
     pub(crate) mappings: Option<LiveMappings>,
 }
 
-/// Total size in bytes.
-pub(crate) fn len(config: &Config) -> usize {
-    let mappings = if has_mappings(config) { LiveMappings::len_for(MAPPINGS) } else { 0 };
-    blocks_len(config) + counts_len(config) + mappings
+/// How many entries the tables of a recording have.
+pub(crate) struct TableSizes {
+    /// Of both parts.
+    blocks: Option<(usize, usize)>,
+    counts: Option<usize>,
+    mappings: Option<usize>,
 }
 
-fn has_mappings(config: &Config) -> bool {
-    config.sources.have(Probe::Mappings)
-}
+impl TableSizes {
+    /// Those for a process that may spare `space` bytes of addresses for the counts.
+    pub(crate) fn of(config: &Config, space: usize) -> TableSizes {
+        let counts = (space / AllocationCounts::ENTRY).clamp(FIXED_COUNTS, AllocationCounts::CAPACITY_MOST);
+        TableSizes {
+            blocks: blocks_parts(config),
+            counts: config.records_all_allocations().then_some(counts - counts % AllocationCounts::STEP),
+            mappings: config.sources.have(Probe::Mappings).then_some(LiveMappings::CAPACITY_MOST),
+        }
+    }
 
-fn blocks_len(config: &Config) -> usize {
-    blocks_parts(config).map_or(0, |(first, second)| LiveBlocks::len_for(first, second))
-}
+    /// Total size in bytes.
+    pub(crate) fn len(&self) -> usize {
+        self.blocks_len() + self.counts_len() + self.mappings.map_or(0, LiveMappings::len_for)
+    }
 
-/// Bytes of the table of allocation counts.
-fn counts_len(config: &Config) -> usize {
-    if config.records_all_allocations() { AllocationCounts::LEN } else { 0 }
+    fn blocks_len(&self) -> usize {
+        self.blocks.map_or(0, |(first, second)| LiveBlocks::len_for(first, second))
+    }
+
+    fn counts_len(&self) -> usize {
+        self.counts.map_or(0, AllocationCounts::len_for)
+    }
 }
 
 /// Entries of both parts of the table of live blocks; half of the first suffice for 8 GiB at the default rate. `None` if
@@ -57,9 +69,9 @@ fn blocks_parts(config: &Config) -> Option<(usize, usize)> {
 
 impl LiveTables {
     /// Creates the tables in a new file, from `offset` on.
-    pub(crate) fn make(config: &Config, file: &File, offset: usize) -> Result<LiveTables, Errno> {
+    pub(crate) fn make(sizes: &TableSizes, file: &File, offset: usize) -> Result<LiveTables, Errno> {
         // Allocate storage first: a store to a page without storage would raise SIGBUS.
-        let blocks = blocks_parts(config).map(|(first, second)| {
+        let blocks = sizes.blocks.map(|(first, second)| {
             file.allocate(offset, LiveBlocks::len_for(first, 0))?;
             let base = map(file, offset, LiveBlocks::len_for(first, second))?;
             // SAFETY: a new file's bytes are zero; they are mapped, never unmapped, and those of the first part are backed.
@@ -71,12 +83,12 @@ impl LiveTables {
             }
             Ok(blocks)
         });
-        let offset = offset + blocks_len(config);
-        let counts = (counts_len(config) > 0).then(|| {
+        let offset = offset + sizes.blocks_len();
+        let counts = sizes.counts.map(|entries| {
             file.allocate(offset, AllocationCounts::len_for(AllocationCounts::FIRST))?;
-            let base = map(file, offset, AllocationCounts::LEN)?;
+            let base = map(file, offset, AllocationCounts::len_for(entries))?;
             // SAFETY: as above.
-            let counts = unsafe { AllocationCounts::format(base) };
+            let counts = unsafe { AllocationCounts::format(base, entries) };
             // As above.
             if (activity::is_filtered() || !can_back(base))
                 && file.allocate(offset, AllocationCounts::len_for(FIXED_COUNTS)).is_ok()
@@ -85,12 +97,12 @@ impl LiveTables {
             }
             Ok(counts)
         });
-        let offset = offset + counts_len(config);
-        let mappings = has_mappings(config).then(|| {
-            file.allocate(offset, LiveMappings::len_for(MAPPINGS))?;
-            let base = map(file, offset, LiveMappings::len_for(MAPPINGS))?;
+        let offset = offset + sizes.counts_len();
+        let mappings = sizes.mappings.map(|entries| {
+            file.allocate(offset, LiveMappings::len_for(entries))?;
+            let base = map(file, offset, LiveMappings::len_for(entries))?;
             // SAFETY: as above.
-            Ok(unsafe { LiveMappings::format(base, MAPPINGS) })
+            Ok(unsafe { LiveMappings::format(base, entries) })
         });
         Ok(LiveTables {
             blocks: blocks.transpose()?,

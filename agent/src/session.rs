@@ -17,7 +17,7 @@ use crate::config::Config;
 use crate::handed;
 use crate::hexadecimal;
 use crate::kernel::{self, Errno, File};
-use crate::live_tables::{self, LiveTables};
+use crate::live_tables::{LiveTables, TableSizes};
 use crate::time_namespace;
 
 /// The part of it that is mapped initially: up to there the reader can extend the pool without the agent's help.
@@ -339,10 +339,11 @@ fn lay_out_with(pool: usize, config: &Config, file: &File, myself: &Myself) -> R
     if address_limit != libc::RLIM_INFINITY {
         space = space.min((address_limit / ADDRESS_SPACE_PART) as usize).max(SMALLEST_CHUNK_SPACE);
     }
+    let sizes = TableSizes::of(config, (address_limit / ADDRESS_SPACE_PART) as usize);
     let file_limit = kernel::limit(libc::RLIMIT_FSIZE);
     let (geometry, mapped) = loop {
         let geometry = geometry(config, space, pool, myself.threads);
-        let bytes = geometry.total_len() + ANSWERS_LEN + live_tables::len(config);
+        let bytes = geometry.total_len() + ANSWERS_LEN + sizes.len();
         // A file that exceeds the limit would raise SIGXFSZ.
         let mapped = if bytes as u64 > file_limit {
             Err(Errno(libc::EFBIG))
@@ -366,7 +367,7 @@ fn lay_out_with(pool: usize, config: &Config, file: &File, myself: &Myself) -> R
     });
     let tables = |region| {
         let offset = geometry.total_len() + ANSWERS_LEN;
-        Ok((region, LiveTables::make(config, file, offset).map_err(Failure::Room)?))
+        Ok((region, LiveTables::make(&sizes, file, offset).map_err(Failure::Room)?))
     };
     let (mut region, tables) = match formatted.and_then(tables) {
         Ok(formatted) => formatted,

@@ -35,14 +35,14 @@ pub struct AllocationCounts {
 }
 
 impl AllocationCounts {
-    /// Number of entries.
-    pub const CAPACITY: usize = TableKind::Counts.capacity_most();
+    /// Bytes of an entry.
+    pub const ENTRY: usize = size_of::<Entry>();
+    /// Most entries of a table.
+    pub const CAPACITY_MOST: usize = TableKind::Counts.capacity_most();
     /// Number of entries that have memory from the start.
     pub const FIRST: usize = 1 << 14;
     /// Number of entries that get memory at once. Together they fill pages.
-    const STEP: usize = 1 << 12;
-    /// Bytes of a table.
-    pub const LEN: usize = Self::len_for(Self::CAPACITY);
+    pub const STEP: usize = 1 << 12;
 
     /// Bytes of a table of so many entries.
     #[must_use]
@@ -50,15 +50,16 @@ impl AllocationCounts {
         LiveTable::<Entry>::len_for(entries)
     }
 
-    /// Makes a table.
+    /// Makes a table of so many entries: at least [`FIRST`](Self::FIRST), at most [`CAPACITY_MOST`](Self::CAPACITY_MOST), and a
+    /// multiple of [`STEP`](Self::STEP).
     ///
     /// # Safety
-    /// `base` is the start of [`LEN`](Self::LEN) zeroed bytes, aligned to a page, that stay mapped. The first bytes have memory:
-    /// as many as [`FIRST`](Self::FIRST) entries [need](Self::len_for).
+    /// `base` is the start of as many zeroed bytes as these [need](Self::len_for), aligned to a page, that stay mapped. The first
+    /// bytes have memory: as many as [`FIRST`](Self::FIRST) entries need.
     #[must_use]
-    pub unsafe fn format(base: NonNull<u8>) -> Self {
+    pub unsafe fn format(base: NonNull<u8>, entries: usize) -> Self {
         // SAFETY: the caller promises the memory, and an entry consists of atomic words.
-        let table = unsafe { LiveTable::format(base, Self::CAPACITY, TableKind::Counts) };
+        let table = unsafe { LiveTable::format(base, entries, TableKind::Counts) };
         Self { table, taken: AtomicU64::new(0), backed: AtomicU64::new(Self::FIRST as u64) }
     }
 
@@ -74,7 +75,7 @@ impl AllocationCounts {
 
     /// Declares that the first `entries` have memory.
     pub fn set_backed(&self, entries: usize) {
-        self.backed.fetch_max(entries.min(Self::CAPACITY) as u64, Ordering::Relaxed);
+        self.backed.fetch_max(entries.min(self.table.capacity()) as u64, Ordering::Relaxed);
     }
 
     /// Number of entries that have memory.
@@ -150,10 +151,12 @@ mod tests {
     use crate::layout::PAGE;
     use crate::live_table::with_memory;
 
+    const CAPACITY: usize = AllocationCounts::FIRST + 3 * AllocationCounts::STEP;
+
     fn with_table(body: impl FnOnce(&AllocationCounts, &[AtomicU64])) {
-        with_memory(AllocationCounts::LEN, |base, words| {
+        with_memory(AllocationCounts::len_for(CAPACITY), |base, words| {
             // SAFETY: zeroed, aligned, long enough, and alive until the end of this function.
-            body(&unsafe { AllocationCounts::format(base) }, words);
+            body(&unsafe { AllocationCounts::format(base, CAPACITY) }, words);
         });
     }
 
@@ -188,7 +191,7 @@ mod tests {
                 assert_eq!((table.take(alike(0)), table.take(alike(0))), (None, None));
                 table.set_backed(backed);
             }
-            assert_eq!(table.backed(), AllocationCounts::CAPACITY);
+            assert_eq!(table.backed(), CAPACITY);
             let counts = CountsView::find(words).unwrap().counts();
             assert!(
                 counts

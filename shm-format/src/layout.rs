@@ -12,7 +12,7 @@ pub const MAGIC: u64 = u64::from_le_bytes(*b"SWREGION");
 /// First eight bytes of a doorbell page: `"SWBELL\0\0"`.
 pub(crate) const DOORBELL_MAGIC: u64 = u64::from_le_bytes(*b"SWBELL\0\0");
 /// Version of the whole format. A reader accepts its own version only.
-pub const VERSION: u32 = 8;
+pub const VERSION: u32 = 9;
 /// Alignment of the parts of a region, in bytes. Fixed by the format, not by the machine.
 pub const PAGE: usize = 4096;
 /// Address space for the chunks of a region, in bytes; only the backed part takes memory. Enough for one chunk for each of

@@ -38,6 +38,7 @@ mod lock_nonce;
 mod pool;
 pub mod record;
 mod record_fields;
+mod recurring_stack;
 mod region;
 mod repeat;
 mod request;

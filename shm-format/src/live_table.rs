@@ -45,7 +45,7 @@ impl TableKind {
     pub(crate) const fn capacity_most(self) -> usize {
         match self {
             Self::Blocks => (1 << 16) + (1 << 20),
-            Self::Counts => 1 << 19,
+            Self::Counts => 1 << 21,
             Self::Mappings => 1 << 13,
         }
     }

@@ -249,6 +249,7 @@ pub struct Exit {
 
 /// A simultaneous reading of the clocks.
 pub use crate::clock::Anchor;
+pub use crate::recurring_stack::{FrameWords, RecurringStack};
 
 /// A setting that the agent uses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -329,43 +330,6 @@ pub struct Tracepoint<'a> {
     pub fields: &'a [u8],
 }
 
-/// The frames of a stack, as in the payload.
-#[derive(Clone, Copy, Default, PartialEq, Eq)]
-pub struct FrameWords<'a>(&'a [u8]);
-
-impl<'a> FrameWords<'a> {
-    /// The frames to write.
-    #[must_use]
-    pub fn new(frames: &'a [u64]) -> Self {
-        // SAFETY: every byte of integers is initialized. The length is that of the slice.
-        Self(unsafe { core::slice::from_raw_parts(frames.as_ptr().cast(), size_of_val(frames)) })
-    }
-
-    /// The frame words.
-    pub fn iter(&self) -> impl DoubleEndedIterator<Item = u64> + ExactSizeIterator + use<'a> {
-        self.0.as_chunks().0.iter().map(|bytes| u64::from_le_bytes(*bytes))
-    }
-}
-
-impl core::fmt::Debug for FrameWords<'_> {
-    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        f.debug_list().entries(self.iter()).finish()
-    }
-}
-
-/// A complete stack of a thread's allocations, referred to by its number.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct RecurringStack<'a> {
-    /// Number in the region, from 1 on. No number stands for two stacks, but a stack may have several numbers.
-    pub id: u32,
-    /// Its thread.
-    pub tid: u32,
-    /// Its thread's number in the region.
-    pub seq: u32,
-    /// Frame words, leaf first, up to the root.
-    pub frames: FrameWords<'a>,
-}
-
 /// A durable record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -441,8 +405,8 @@ impl<'a> DurableRecord<'a> {
                 sink(DurableKind::Tracepoint, &[fixed.bytes(), t.provider, t.name, t.fields])
             }
             Self::RecurringStack(s) => {
-                fixed.u32(s.id).u32(s.tid).u32(s.seq).u32((s.frames.0.len() / 8) as u32);
-                sink(DurableKind::RecurringStack, &[fixed.bytes(), s.frames.0])
+                s.put(&mut fixed);
+                sink(DurableKind::RecurringStack, &[fixed.bytes(), s.frames.bytes()])
             }
         }
     }
@@ -496,11 +460,7 @@ impl<'a> DurableRecord<'a> {
                 let (provider, name, fields) = (f.take(lens[0])?, f.take(lens[1])?, f.take(lens[2])?);
                 Self::Tracepoint(Tracepoint { ticks, id, provider, name, fields })
             }
-            DurableKind::RecurringStack => {
-                let (id, tid, seq, depth) = (f.u32()?, f.u32()?, f.u32()?, f.u32()?);
-                let frames = FrameWords(f.take(depth.checked_mul(8)?)?);
-                Self::RecurringStack(RecurringStack { id, tid, seq, frames })
-            }
+            DurableKind::RecurringStack => Self::RecurringStack(RecurringStack::parse(f)?),
         };
         fields.is_empty().then_some(record)
     }

@@ -71,6 +71,8 @@ fn samples(segments: &[Segment]) -> Vec<DurableRecord<'_>> {
             id: 7,
             tid: 4242,
             seq: 3,
+            base: 6,
+            shared: 2,
             frames: FrameWords::new(&FRAMES)
         }),
         DurableRecord::KernelRing(KernelRing {

@@ -100,7 +100,17 @@ fn durable() -> Vec<DurableRecord<'static>> {
             id: 1,
             tid: 4243,
             seq: 2,
+            base: 0,
+            shared: 0,
             frames: FrameWords::new(&FRAMES),
+        }),
+        DurableRecord::RecurringStack(RecurringStack {
+            id: 2,
+            tid: 4243,
+            seq: 2,
+            base: 1,
+            shared: 1,
+            frames: FrameWords::new(&FRAMES[..1]),
         }),
         DurableRecord::Exec(Exec { ticks: 7_000, path: b"/bin/next" }),
         DurableRecord::Exit(Exit { ticks: 8_000, status: Some(3) }),
@@ -226,7 +236,7 @@ fn the_reader_reads_the_golden_file() {
         decoders.learn(&record);
         assert_eq!(Some(record), expected.next());
     });
-    assert_eq!((stats.records, stats.unknown, stats.pending, stats.violations), (13, 0, 0, 0));
+    assert_eq!((stats.records, stats.unknown, stats.pending, stats.violations), (14, 0, 0, 0));
 
     decoders.drain(&mut reader, Pass::Final, &mut seen);
     let stats = decoders.stats;

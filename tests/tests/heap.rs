@@ -184,6 +184,21 @@ fn many_stacks_leave_room_for_what_comes_later() {
     }
 }
 
+/// Half a million stacks, each of which recurs: they are in the log, so their allocations are counted.
+#[test]
+fn stacks_that_differ_little_take_little_room() {
+    let program = Target::c("heap_new_stacks").build();
+    let recording = recorder("alloc:all").record(&program, &["19", "16"]);
+    assert_all_there(&recording.file);
+    let allocations: u64 = recording.outcome.stdout.trim().parse().expect("a number");
+    let stats = recording.stats();
+    let (bytes, samples) = (stats.number("bytes"), stats.number("samples"));
+    println!("{bytes} bytes for {samples} samples");
+    assert!(samples >= allocations, "{samples} samples of {allocations} allocations");
+    // The first allocation of a stack is a sample of its own.
+    assert!(bytes < 64 * allocations / 16, "{bytes} bytes for {samples} samples");
+}
+
 /// What has been counted when a library is unloaded has the names of that library.
 #[test]
 fn allocations_of_unloaded_libraries_have_their_names() {

@@ -34,6 +34,7 @@
 #![cfg_attr(test, allow(clippy::disallowed_methods, clippy::disallowed_macros))]
 
 mod adoption;
+mod appended_stack;
 mod arch;
 pub mod call;
 pub mod caller;

@@ -8,6 +8,7 @@
 
 use core::ptr::NonNull;
 
+use crate::appended_stack::AppendedStack;
 use interpreter::python::{Calls, KnownWalks};
 use platform::activity::{Active, is_filtered};
 use platform::sys;
@@ -23,6 +24,8 @@ pub(crate) struct RecentStacks {
     mixed: [[Mixed; WAYS]; SETS],
     /// How their interpreter's frames were found.
     pub(crate) walks: KnownWalks,
+    /// The one that is in the log last.
+    pub(crate) appended: AppendedStack,
     /// Rises with each miss and falls with each hit. While it is below the maximum, every stack is looked up.
     debt: u32,
     /// Stacks at the maximum.
@@ -119,6 +122,7 @@ impl RecentStacks {
     pub(crate) fn forget(&mut self) {
         self.stacks.forget();
         self.walks.reset();
+        self.appended.forget();
         if core::mem::take(&mut self.has_mixed) {
             self.mixed.as_flattened_mut().fill(Mixed { hash: 0, recurring: Recurring::NEW });
         }
@@ -183,7 +187,11 @@ impl RecentStacks {
 
     /// The number of a stack in the durable log. If it has none, `append` writes it.
     #[inline(always)]
-    pub(crate) fn number(&mut self, kept: Kept, append: impl FnOnce(&Self) -> Option<u32>) -> Option<u32> {
+    pub(crate) fn number(
+        &mut self,
+        kept: Kept,
+        append: impl FnOnce(&mut Self) -> Option<u32>,
+    ) -> Option<u32> {
         match self.note(kept)?.number {
             0 => {
                 let number = append(self)?;

@@ -20,6 +20,7 @@ use shm_format::record::{FrameWords, RecurringStack};
 use shm_format::{AlikeAllocations, AllocationNonce, BlockId, Committed, DurableRecord, Loss, Mode, Repeat};
 use unwind::{End, KnownStacks, Leaf, Memory};
 
+use crate::appended_stack::AppendedStack;
 use crate::caller::{Caller, Note};
 use crate::recent_stacks::{Kept, RecentStacks};
 use crate::recording::Recording;
@@ -199,7 +200,7 @@ fn write_mixed(
         }
         return written;
     };
-    match recent.number(kept, |_| append_mixed(recording, slot, caller, known)) {
+    match recent.number(kept, |recent| append_mixed(recording, slot, caller, recent, known)) {
         Some(stack) => repeat(recording, slot, recent, (kept, stack), allocation),
         None => miss(recording, slot, caller, recent, allocation),
     }
@@ -256,17 +257,25 @@ fn look_up(
 fn append_native(
     recording: &Recording,
     slot: &Slot,
-    recent: &RecentStacks,
+    recent: &mut RecentStacks,
     index: usize,
     memory: &mut Own,
 ) -> Option<u32> {
-    append(recording, slot, recent.frames(index, memory, &mut [0; KnownStacks::<()>::DEPTH]))
+    let mut frames = [0; KnownStacks::<()>::DEPTH];
+    let frames = recent.frames(index, memory, &mut frames);
+    append(recording, slot, &mut recent.appended, frames)
 }
 
 /// Appends the stack of `caller` to the durable log, as [`append`] does, if it is still the `known` one.
 #[cold]
 #[inline(never)]
-fn append_mixed(recording: &Recording, slot: &Slot, caller: &Caller, known: KnownFrames) -> Option<u32> {
+fn append_mixed(
+    recording: &Recording,
+    slot: &Slot,
+    caller: &Caller,
+    recent: &mut RecentStacks,
+    known: KnownFrames,
+) -> Option<u32> {
     // SAFETY: the caller holds the nesting guard and has prepared the slot, so nothing else uses the workspace.
     let mut bench = unsafe { slot.bench() };
     let (walk, _, frames) = caller.walk(recording, slot, &mut bench);
@@ -276,7 +285,7 @@ fn append_mixed(recording: &Recording, slot: &Slot, caller: &Caller, known: Know
     let copy = copy.get_mut(..frames.len())?;
     copy.copy_from_slice(frames);
     let is_same = walk.end == End::Root && bench.scratch.found_hash() == known.found;
-    if is_same { append(recording, slot, copy) } else { None }
+    if is_same { append(recording, slot, &mut recent.appended, copy) } else { None }
 }
 
 /// Writes one more allocation of a stack that has this number in the log.
@@ -306,7 +315,7 @@ fn repeat(
 }
 
 /// Appends a stack to the durable log. Returns its number, or `None` if there is no room.
-fn append(recording: &Recording, slot: &Slot, frames: &[u64]) -> Option<u32> {
+fn append(recording: &Recording, slot: &Slot, last: &mut AppendedStack, frames: &[u64]) -> Option<u32> {
     if frames.is_empty() || !has_room(recording) {
         return None;
     }
@@ -314,13 +323,22 @@ fn append(recording: &Recording, slot: &Slot, frames: &[u64]) -> Option<u32> {
     if number == 0 || number > AlikeAllocations::LAST_STACK {
         return None;
     }
-    let stack =
-        RecurringStack { id: number, tid: slot.tid(), seq: slot.sequence(), frames: FrameWords::new(frames) };
+    let (base, shared) = last.base_of(frames);
+    let stack = RecurringStack {
+        id: number,
+        tid: slot.tid(),
+        seq: slot.sequence(),
+        base,
+        shared: shared as u16,
+        frames: FrameWords::new(frames.get(..frames.len() - shared)?),
+    };
     let appended = log::append(&recording.region, &DurableRecord::RecurringStack(stack));
     if appended == Err(Loss::DurableFull) {
         FULL.store(recording.region.nonce(), Ordering::Relaxed);
     }
-    appended.ok().map(|_| number)
+    appended.ok()?;
+    last.set(number, frames);
+    Some(number)
 }
 
 /// Whether the durable log may have room for another stack. An eighth of it is left to modules, threads and functions.

@@ -1,7 +1,7 @@
 //! Records allocations by interposing the functions of the program's allocator.
 //!
 //! Only in the build with the feature `allocations`, which is for `-e alloc` alone. The program keeps its own
-//! allocator, and its blocks are unchanged. A byte per page, 0 for nearly all pages, tells whether a sampled block may
+//! allocator, and its blocks are unchanged. A bit per page, 0 for nearly all pages, tells whether a sampled block may
 //! begin there; then the table of live blocks decides.
 //!
 //! What must never happen here: an allocation by the program's allocator, a lock, a wait, a change of `errno`. A call may

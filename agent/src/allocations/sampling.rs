@@ -26,7 +26,7 @@ const ALL: u64 = 1;
 /// Bytes of records that a recording of a running process may take, in address space.
 const POOL: usize = 64 << 20;
 
-/// Log space in bytes for the stacks of all allocations, if handlers cannot back it: some 15,000 stacks.
+/// Log space in bytes for the stacks of all allocations, if handlers cannot back it: some 50,000 stacks.
 const LOG: u64 = 4 << 20;
 
 /// Bytes after which a thread looks again whether anything is sampled.

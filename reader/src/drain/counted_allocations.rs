@@ -108,7 +108,7 @@ impl CountedAllocations {
         let next = self.groups.len() + 1;
         match self.groups.entry(alike.word()) {
             Entry::Occupied(known) => Some(known.into_mut()),
-            Entry::Vacant(_) if next > AllocationCounts::CAPACITY => None,
+            Entry::Vacant(_) if next > AllocationCounts::CAPACITY_MOST => None,
             Entry::Vacant(free) => Some(free.insert(Group { number: next as u32, thread, sampled: 0 })),
         }
     }
@@ -218,10 +218,10 @@ mod tests {
     fn a_program_cannot_make_the_recorder_grow() {
         let mut counted = CountedAllocations::default();
         let mut nonce = |size| counted.nonce(More { alike: AlikeAllocations::new(0, size, 1), count: 1 }, 3);
-        for size in 0..AllocationCounts::CAPACITY as u32 {
+        for size in 0..AllocationCounts::CAPACITY_MOST as u32 {
             assert_eq!(nonce(size).map(|nonce| AllocationNonce(nonce).size()), Some(size.into()));
         }
-        assert_eq!(nonce(AllocationCounts::CAPACITY as u32), None);
+        assert_eq!(nonce(AllocationCounts::CAPACITY_MOST as u32), None);
         assert!(nonce(0).is_some_and(|nonce| AllocationNonce(nonce).is_further()));
     }
 }

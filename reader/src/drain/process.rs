@@ -401,6 +401,7 @@ impl Process {
         let mut ended = Vec::new();
         let (translator, stitcher) = (&mut self.translator, &mut self.stitcher);
         let (copies, stacks, first) = (&mut self.copies, &mut self.stacks, events.len());
+        let mut unusable = 0;
         stitcher.forget_ended(context.samples);
         let stats = self.attached.durable(&mut |record| {
             match &record {
@@ -414,13 +415,13 @@ impl Process {
                     stitcher.thread_ended(thread.seq);
                 }
                 DurableRecord::KernelRing(ring) => stitcher.ring(ring),
-                DurableRecord::RecurringStack(stack) => stacks.add(stack),
+                DurableRecord::RecurringStack(stack) => unusable += u64::from(!stacks.add(stack)),
                 DurableRecord::Setting(setting) if setting.key == UNWIND => copies.set_mode(setting.value),
                 _ => {}
             }
             translator.durable(&record, scale, context.numbers, events);
         });
-        self.drained.violations += stats.violations;
+        self.drained.violations += stats.violations + unusable;
         let introduced = events.iter().enumerate().skip(first).find_map(|(index, event)| match event {
             Event::Process(info) => Some((index, self.located.setting(info.id, info.pid)?)),
             _ => None,
@@ -484,20 +485,22 @@ impl Process {
         // What was counted for earlier recordings is in their profiles.
         more.retain(|more| !self.preexisting || own(more.alike));
         // Counts refer to stacks that are in the log by now, but may not have been when it was last read.
-        if more.iter().any(|more| self.stacks.frames(more.alike.stack()).is_none()) {
+        if more.iter().any(|more| !self.stacks.has(more.alike.stack())) {
             self.drain_durable(scale, context, events);
         }
         let now = context.clock.now_ns();
+        let mut buffer = Vec::new();
         for more @ More { alike, count } in more {
             self.drained.count_events(count.into());
             let is_early = !(self.has_begun || context.peek) || !own(alike);
             let latest = if is_early { now.min(context.begins_ns.saturating_sub(1)) } else { now };
             let found = self.stacks.get(alike.stack());
+            let frames = self.stacks.frames(alike.stack(), &mut buffer);
             let nonce = found.as_ref().and_then(|Found { seq, .. }| match is_early {
                 true => self.counted.earlier_nonce(alike, *seq),
                 false => self.counted.nonce(more, *seq),
             });
-            let (Some(found), Some(nonce)) = (found, nonce) else {
+            let (Some(found), Some(frames), Some(nonce)) = (found, frames, nonce) else {
                 self.drained.violations += 1;
                 continue;
             };
@@ -507,7 +510,7 @@ impl Process {
             let earliest = if is_early { 0 } else { found.since };
             let ns = latest.max(earliest).min(found.until);
             let sample = self.translator.sample(found.tid, found.seq, ns, head);
-            context.merge.push(sample, found.frames, 0);
+            context.merge.push(sample, frames, 0);
         }
     }
 

@@ -99,6 +99,8 @@ pub(super) struct PassState {
     has_run: bool,
     /// The record whose stack was pushed to the merge last, unless it is standalone.
     last_merged: Option<RecordId>,
+    /// The frames of a stack of the log.
+    frames: Vec<u64>,
 }
 
 /// Identifies a record: its chunk, and its sequence number in its thread.
@@ -216,7 +218,7 @@ impl RecordDecoder<'_> {
     /// Queues a sample of an allocation; false if its stack is not known.
     pub(super) fn allocation(&mut self, allocation: &Allocation) -> bool {
         let Allocation { chunk: ChunkInfo { tid, thread_seq, .. }, ticks, repeat } = *allocation;
-        let Some(frames) = self.stacks.frames(repeat.stack()) else { return false };
+        let Some(frames) = self.stacks.frames(repeat.stack(), &mut self.state.frames) else { return false };
         self.counts.count_events(1);
         if !std::mem::replace(&mut self.state.has_run, true) {
             self.translator.ran(tid, thread_seq);

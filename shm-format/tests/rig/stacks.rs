@@ -68,11 +68,15 @@ impl Writer {
     /// Writes that one of the stacks in the log has come again, after appending the current one to it, if there is room.
     fn repeat(&mut self, region: &Region, random: &mut Random) {
         let number = self.tid << 16 | (self.recurring.len() as u32 + 1);
+        let base = self.recurring.last().map(|(id, base)| (*id, common(base, &self.frames)));
+        let (base, shared) = base.unwrap_or_default();
         let stack = RecurringStack {
             id: number,
             tid: self.tid,
             seq: self.tid,
-            frames: FrameWords::new(&self.frames),
+            base,
+            shared: shared as u16,
+            frames: FrameWords::new(&self.frames[..self.frames.len() - shared]),
         };
         let appends = self.recurring.len() < 8 && random.below(2) == 0;
         if appends && region.append(&DurableRecord::RecurringStack(stack)).is_ok() {
@@ -158,7 +162,10 @@ impl Decoders {
     /// Takes in a stack of the log.
     pub fn learn(&mut self, record: &DurableRecord<'_>) {
         if let DurableRecord::RecurringStack(stack) = record {
-            self.recurring.insert(stack.id, stack.frames.iter().collect());
+            let base = self.recurring.get(&stack.base).map_or(&[][..], Vec::as_slice);
+            let shared = &base[base.len() - usize::from(stack.shared)..];
+            let frames = stack.frames.iter().chain(shared.iter().copied()).collect();
+            self.recurring.insert(stack.id, frames);
         }
     }
 
