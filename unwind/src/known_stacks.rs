@@ -386,6 +386,12 @@ impl<N: Copy> KnownStacks<N> {
         Some(())
     }
 
+    /// Number of stacks kept so far, also those that others have replaced.
+    #[must_use]
+    pub fn learned(&self) -> usize {
+        self.learned as usize
+    }
+
     /// Whether the table is full for the first time, and may get another part.
     #[must_use]
     pub fn wants_part(&self) -> bool {

@@ -11,7 +11,7 @@ use core::ptr::NonNull;
 use crate::appended_stack::AppendedStack;
 use interpreter::python::{Calls, KnownWalks};
 use platform::activity::{Active, is_filtered};
-use platform::sys;
+use platform::{huge_pages, sys};
 use shm_format::{AlikeAllocations, AllocationCounts, Repeat};
 use unwind::{KnownStacks, Leaf, Memory, StackCache, mix};
 
@@ -65,6 +65,9 @@ pub(crate) struct Recurring {
     /// What its native frames tell of the interpreter.
     calls: u16,
 }
+
+/// Number of native stacks from which on they are many: they and their buckets take more than a third of a huge page.
+const MANY: usize = 1 << 10;
 
 /// Number of sizes of a stack that are remembered.
 const SIZES: usize = 4;
@@ -239,13 +242,21 @@ impl RecentStacks {
         let _ = self.stacks.learn(generation, leaf, cache, memory, Recurring { calls, ..Recurring::NEW });
     }
 
-    /// Makes room for more native stacks if the table is full. Without memory the oldest are replaced.
+    /// Makes room for more native stacks if the table is full. Without memory the oldest are replaced. Once there are many, they are
+    /// in huge pages.
     #[inline]
     fn grow(&mut self) {
+        const PART: usize = KnownStacks::<Recurring>::PART_BYTES;
+        if self.stacks.learned() == MANY
+            && let Some(_active) = Active::enter()
+        {
+            huge_pages::use_for((&raw mut *self).cast(), size_of::<Self>());
+        }
         if self.stacks.wants_part()
             && let Some(_active) = Active::enter()
-            && let Some(part) = sys::map_unlocked(KnownStacks::<Recurring>::PART_BYTES).and_then(NonNull::new)
+            && let Some(part) = huge_pages::map(PART).and_then(NonNull::new)
         {
+            huge_pages::use_for(part.as_ptr(), PART);
             // SAFETY: a new mapping of zeros, which is never unmapped. A note is valid if it is all zero.
             unsafe { self.stacks.add_part(part) };
         }

@@ -13,6 +13,7 @@ pub mod activity;
 pub mod arch;
 pub mod bounds;
 pub mod clock;
+pub mod huge_pages;
 pub mod log;
 pub mod sys;
 pub mod thread_pointer;

@@ -11,7 +11,7 @@ use core::sync::atomic::{AtomicU64, Ordering};
 
 use interpreter::Scratch;
 use platform::activity::Active;
-use platform::sys;
+use platform::{huge_pages, sys};
 use shm_format::{CopyBuffer, StackChain};
 use unwind::StackCache;
 
@@ -97,7 +97,7 @@ impl Workspace {
         let recent = unsafe { &mut *self.recent_stacks.get() };
         if recent.is_null()
             && let Some(_active) = Active::enter()
-            && let Some(mapped) = sys::map_unlocked(size_of::<RecentStacks>())
+            && let Some(mapped) = huge_pages::map(size_of::<RecentStacks>())
         {
             *recent = mapped.cast();
         }
