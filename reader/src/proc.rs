@@ -181,6 +181,13 @@ impl Stat {
         self.flags & WORKER != 0
     }
 
+    /// True if it executes no code of its program any more.
+    pub(crate) fn is_exiting(&self) -> bool {
+        /// PF_EXITING (include/linux/sched.h).
+        const EXITING: u64 = 0x4;
+        self.flags & EXITING != 0
+    }
+
     /// True if it is stopped, by a signal or a debugger.
     pub(crate) fn is_stopped(&self) -> bool {
         matches!(self.state, b'T' | b't')

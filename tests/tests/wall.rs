@@ -72,6 +72,18 @@ fn a_stopped_process_is_shown_as_stopped() {
     );
 }
 
+/// A thread that waits in the kernel after its end has no stack; that is not a stack that was cut off.
+#[test]
+fn an_exit_that_takes_long_is_shown_as_such() {
+    let recording = Recorder::at(997).event("wall").record(&Target::c("exit_waits").build(), &[""; 0]);
+    assert_eq!(recording.outcome.status, 0, "{}", recording.outcome.stderr);
+    assert_eq!(recording.stats().number("truncated"), 0);
+    let folded = recording.folded();
+    let exiting = ending(&folded, "[exiting]");
+    println!("{exiting} us");
+    assert!(exiting > 1000, "{exiting} us in {folded:?}");
+}
+
 #[test]
 fn threads_have_their_shares_of_computing_and_waiting() {
     let recording = Recorder::at(997).event("wall").record(&Target::c("wall_shares").build(), &["4"]);

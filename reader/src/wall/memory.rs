@@ -26,6 +26,8 @@ pub(super) struct RemoteMemory<'f> {
     last: (u64, usize),
     /// For each word value that a walk read, where it was last read.
     addresses: HashMap<u64, u64, FixedState>,
+    /// There is no memory any more: the process is exiting, or has executed another program.
+    is_gone: bool,
 }
 
 impl<'f> RemoteMemory<'f> {
@@ -38,14 +40,23 @@ impl<'f> RemoteMemory<'f> {
             // No page has this address.
             last: (u64::MAX, 0),
             addresses: HashMap::default(),
+            is_gone: false,
         };
         let first = sp & !(PAGE - 1);
         let mut bytes = vec![0; FIRST * PAGE as usize];
-        let len = file.read_at(&mut bytes, first).unwrap_or(0);
+        let read = file.read_at(&mut bytes, first);
+        // What is not mapped is an error instead.
+        memory.is_gone = matches!(read, Ok(0));
+        let len = read.unwrap_or(0);
         for (page, at) in bytes[..len].chunks_exact(PAGE as usize).zip((first..).step_by(PAGE as usize)) {
             memory.add(at, Some(page.into()));
         }
         memory
+    }
+
+    /// Whether there was no memory any more when this was made. Threads that exit still seem to be in their last system call.
+    pub(super) fn is_gone(&self) -> bool {
+        self.is_gone
     }
 
     /// The address where the walk read this word.
@@ -139,6 +150,17 @@ impl Memory for RemoteMemory<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_process_that_has_ended_has_no_memory() {
+        let mut child = std::process::Command::new("sleep").arg("100").spawn().unwrap();
+        let file = File::open(format!("/proc/{}/mem", child.id())).unwrap();
+        // Nothing is mapped at the first address, which is something else.
+        assert!(!RemoteMemory::new(&file, 8).is_gone());
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert!(RemoteMemory::new(&file, 8).is_gone());
+    }
 
     #[test]
     fn words_of_ourselves() {

@@ -12,6 +12,7 @@
 mod blocked;
 mod call;
 mod frame_pointer;
+mod mark;
 mod memory;
 mod message;
 mod python;

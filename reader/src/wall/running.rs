@@ -5,6 +5,8 @@ use std::collections::HashMap;
 use selfwind_profile::profile_file::{Event, Sample};
 use selfwind_profile::source_list::WALL_SOURCE;
 
+use super::mark::is_exiting;
+
 /// The frames of each thread's last sample and why its walk ended, by process and thread number.
 #[derive(Default)]
 pub(crate) struct Running {
@@ -29,6 +31,7 @@ impl Running {
 
     fn complete(&self, sample: &mut Sample) {
         if sample.frames.is_empty()
+            && !is_exiting(sample)
             && let Some((frames, end)) = self.stacks.get(&(sample.process, sample.thread_seq))
         {
             sample.frames.clone_from(frames);

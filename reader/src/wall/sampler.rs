@@ -9,12 +9,13 @@ use std::time::Duration;
 use nix::libc;
 use offline::{Binaries, Processes, Search};
 use selfwind_profile::profile_file::{
-    Event, KernelSample, KernelSymbol, ModuleGone, ModuleInfo, ProcessInfo, Sample, Setting, WALL_MARKS,
+    Event, KernelSample, KernelSymbol, ModuleGone, ModuleInfo, ProcessInfo, Sample, Setting,
 };
 use selfwind_profile::source_list::WALL_SOURCE;
 use unwind::End;
 
-use super::blocked::{self, Blocked, NO_CALL};
+use super::blocked::Blocked;
+use super::mark::Mark;
 use super::memory::RemoteMemory;
 use super::message::{Message, receive};
 use super::python::Python;
@@ -32,10 +33,6 @@ const CPU_SHARE: u32 = 20;
 const SMOOTHING: u32 = 64;
 /// After this many passes, search for threads even if their number has not changed.
 const SEARCH_EVERY: u32 = 16;
-/// Markers other than system calls.
-const READY: u16 = NO_CALL - 1;
-const HIDDEN: u16 = NO_CALL - 2;
-const STOPPED: u16 = NO_CALL - 3;
 /// The note about a process that cannot be found.
 const LOST: &str = "a process in another PID namespace is not sampled: its number here is not known (start the program that makes the \
                     namespace under record)";
@@ -88,7 +85,7 @@ pub(super) struct Sampler<'b> {
     walker: Walker<'b>,
     processes: BTreeMap<u32, Process>,
     samples: &'b Sender<Event>,
-    told: HashSet<u16>,
+    told: HashSet<Mark>,
     /// Microseconds for which it is not known what a thread waited for.
     hidden_us: u64,
     lacks_files: bool,
@@ -268,15 +265,18 @@ impl<'b> Sampler<'b> {
         threads.retain(|&tid, thread| {
             let mut spans = Vec::new();
             let mut walk = |blocked: Blocked| {
-                let Some(mem) = mem else { return Stack { frames: Vec::new(), end: End::Unreadable } };
+                let Some(mem) = mem else { return Some(Stack { frames: Vec::new(), end: End::Unreadable }) };
                 let mut memory = RemoteMemory::new(mem, blocked.sp);
+                if memory.is_gone() {
+                    return None;
+                }
                 let native = self.walker.walk(id, clock::monotonic_ns(), blocked, &mut memory);
-                let Some(python) = python else { return native.into_stack() };
+                let Some(python) = python else { return Some(native.into_stack()) };
                 let whole = python.add_frames(native, ids.inner(tid), &mut memory);
                 for function in python.take_new_functions(id) {
                     let _ = self.samples.send(Event::Function(function));
                 }
-                whole.into_stack()
+                Some(whole.into_stack())
             };
             let look = thread.check(
                 has_new_modules,
@@ -342,26 +342,16 @@ impl<'b> Sampler<'b> {
 
     /// Emits a sample for time during which a thread did not run.
     fn tell(&mut self, id: u32, tid: u32, span: WaitSpan) {
-        let mark = match span.wait {
-            Wait::Ready => READY,
-            Wait::Blocked(call) => call.unwrap_or(NO_CALL),
-            Wait::Hidden => HIDDEN,
-            Wait::Stopped => STOPPED,
-        };
+        let mark = Mark::of(span.wait);
         self.name(mark);
         self.complain_if_hidden(id, &span);
         let (frames, end) = match span.stack {
             Some(stack) => (stack.frames.clone(), stack.end),
-            // Replaced later by its last stack while running.
-            None if span.wait == Wait::Ready => (Vec::new(), End::Root),
+            // That of a ready thread is replaced later by its last stack while running.
+            None if matches!(span.wait, Wait::Ready | Wait::Exiting) => (Vec::new(), End::Root),
             None => (Vec::new(), End::Unreadable),
         };
-        let kernel = KernelSample {
-            ns: span.ns,
-            weight: span.us,
-            event: 0,
-            frames: vec![WALL_MARKS + u64::from(mark)],
-        };
+        let kernel = KernelSample { ns: span.ns, weight: span.us, event: 0, frames: vec![mark.address()] };
         let mut sample = Sample {
             process: id,
             tid,
@@ -384,19 +374,13 @@ impl<'b> Sampler<'b> {
         }
     }
 
-    /// Emits the name of a marker frame before its first sample.
-    fn name(&mut self, mark: u16) {
+    /// Emits the name of a mark before its first sample.
+    fn name(&mut self, mark: Mark) {
         if !self.told.insert(mark) {
             return;
         }
-        let name = match mark {
-            READY => "[ready]".into(),
-            HIDDEN => "[blocked]".into(),
-            STOPPED => "[stopped]".into(),
-            call => blocked::name(call),
-        };
-        let start = WALL_MARKS + u64::from(mark);
-        let symbol = KernelSymbol { start, end: start + 1, name: name.into(), module: String::new() };
+        let (start, name) = (mark.address(), mark.name().into());
+        let symbol = KernelSymbol { start, end: start + 1, name, module: String::new() };
         let _ = self.samples.send(Event::KernelSymbol(symbol));
     }
 

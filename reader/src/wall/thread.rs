@@ -31,6 +31,8 @@ pub(super) enum Wait {
     Hidden,
     /// It was stopped.
     Stopped,
+    /// It has exited; the kernel waited for what it had used.
+    Exiting,
 }
 
 /// A period of time that a thread spent waiting at one stack.
@@ -135,13 +137,13 @@ impl Thread {
         self.ready_reported.0 = self.ready_reported.0.saturating_sub(counts.ready_ns);
     }
 
-    /// Checks the thread. `walk` walks the stack of a blocked thread, and `is_stopped` tells whether its process is stopped; results go
-    /// to `found`. With `has_new_modules`, the process has new modules since the last check.
+    /// Checks the thread. `walk` walks the stack of a blocked thread if its process has memory, and `is_stopped` tells whether its
+    /// process is stopped; results go to `found`. With `has_new_modules`, the process has new modules since the last check.
     pub(super) fn check(
         &mut self,
         has_new_modules: bool,
         clock: &mut dyn FnMut() -> u64,
-        walk: &mut dyn FnMut(Blocked) -> Stack,
+        walk: &mut dyn FnMut(Blocked) -> Option<Stack>,
         is_stopped: &mut dyn FnMut() -> bool,
         found: &mut Vec<WaitSpan>,
     ) -> Check {
@@ -167,7 +169,13 @@ impl Thread {
                 Ok(State::Runs) => break,
                 Ok(State::Blocked(blocked)) if blocked.sp == 0 => break,
                 Ok(State::Blocked(blocked)) => {
-                    (self.wait(blocked, is_stopped), Some(Arc::new(walk(blocked))))
+                    let wait = self.wait(blocked, is_stopped);
+                    match walk(blocked) {
+                        Some(stack) => (wait, Some(Arc::new(stack))),
+                        None if self.is_exiting() => (Wait::Exiting, None),
+                        // It executes another program.
+                        None => break,
+                    }
                 }
                 Err(error) if error.kind() == io::ErrorKind::PermissionDenied => (Wait::Hidden, None),
                 Err(_) => break,
@@ -195,6 +203,10 @@ impl Thread {
         Wait::Blocked(blocked.call)
     }
 
+    fn is_exiting(&self) -> bool {
+        Stat::of_thread(self.pid, self.tid).is_some_and(|stat| stat.is_exiting())
+    }
+
     /// Whether it waits in `vfork`: meanwhile the child runs on the same stack.
     fn waits_in_vfork(&self) -> bool {
         const VFORK: u16 = libc::SYS_vfork as u16;
@@ -202,13 +214,13 @@ impl Thread {
     }
 
     /// Walks a stack again that is incomplete or guessed; the result applies to the whole wait.
-    fn walk_again(&mut self, counts: Schedstat, walk: &mut dyn FnMut(Blocked) -> Stack) {
+    fn walk_again(&mut self, counts: Schedstat, walk: &mut dyn FnMut(Blocked) -> Option<Stack>) {
         let Some((_, _, Some(stack))) = &mut self.last else { return };
         if stack.is_certain() {
             return;
         }
         let Ok(State::Blocked(blocked)) = self.files.state() else { return };
-        let again = walk(blocked);
+        let Some(again) = walk(blocked) else { return };
         if Schedstat::read(&self.files.schedstat) == Some(counts) {
             *stack = Arc::new(again);
         }

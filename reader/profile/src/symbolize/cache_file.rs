@@ -14,7 +14,7 @@ use super::symbols::{Line, Origin, Symbols};
 use crate::names::{NameId, Names};
 
 /// The last byte is the version.
-const MAGIC: [u8; 8] = *b"SWNAMES\x03";
+const MAGIC: [u8; 8] = *b"SWNAMES\x04";
 const LINE_BYTES: usize = 16;
 /// Maximum number of items of one kind: counts, and sums of two counts, fit 32 bits.
 const MOST: usize = 1 << 30;

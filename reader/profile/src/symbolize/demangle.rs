@@ -27,7 +27,10 @@ pub fn demangle(name: &str) -> Cow<'_, str> {
         write!(readable, "{rust:#}").is_ok()
     } else if name.starts_with("_Z") {
         match write_cpp(name, &mut readable) {
-            Some(done) => done,
+            Some(done) => {
+                readable.text = as_usual(&readable.text).unwrap_or(readable.text);
+                done
+            }
             None => return Cow::Borrowed(name),
         }
     } else {
@@ -60,8 +63,81 @@ fn ocaml(name: &str) -> Option<String> {
     Some(readable)
 }
 
+/// A C++ name with empty argument lists and literals as other demanglers write them; `None` if it is written so.
+fn as_usual(name: &str) -> Option<String> {
+    const SUFFIXES: [(&str, &str); 5] = [
+        ("(unsigned int)", "u"),
+        ("(unsigned long)", "ul"),
+        ("(unsigned long long)", "ull"),
+        ("(long)", "l"),
+        ("(long long)", "ll"),
+    ];
+    let mut text = name.replace(", >", ">").replace(", )", ")");
+    for (kind, suffix) in SUFFIXES {
+        let mut from = 0;
+        while let Some(at) = text[from..].find(kind).map(|at| from + at) {
+            let value = &text[at + kind.len()..];
+            let digits =
+                value.trim_start_matches('-').trim_start_matches(|digit: char| digit.is_ascii_digit());
+            let len = value.len() - digits.len();
+            from = at + kind.len();
+            if len > 0 {
+                text.insert_str(from + len, suffix);
+                text.replace_range(at..from, "");
+                from = at + len;
+            }
+        }
+    }
+    (text != name).then_some(text)
+}
+
+/// Splits the name of a function that the compiler adds to another one (ABI 5.1.4.2), which the demangler writes in its own way: what
+/// it is, in the words of other demanglers, and the other's name after `_Z`.
+fn added(name: &str) -> Option<(&'static str, &str)> {
+    let (kind, rest) = name.strip_prefix("_ZT")?.split_at_checked(1)?;
+    match kind {
+        "h" | "v" => {
+            let what = if kind == "h" { "non-virtual thunk to " } else { "virtual thunk to " };
+            Some((what, after_offset(kind, rest)?))
+        }
+        "c" => {
+            let (first, rest) = rest.split_at_checked(1)?;
+            let (second, rest) = after_offset(first, rest)?.split_at_checked(1)?;
+            Some(("covariant return thunk to ", after_offset(second, rest)?))
+        }
+        "W" => Some(("TLS wrapper function for ", rest)),
+        "H" => Some(("TLS init function for ", rest)),
+        _ => None,
+    }
+}
+
+/// What follows a call offset of this kind: one number, or for a virtual one two, each ended by an underscore.
+fn after_offset<'n>(kind: &str, rest: &'n str) -> Option<&'n str> {
+    let after_number = |rest: &'n str| {
+        let digits = rest.strip_prefix('n').unwrap_or(rest);
+        let rest = digits.trim_start_matches(|digit: char| digit.is_ascii_digit());
+        rest.strip_prefix('_').filter(|_| rest.len() < digits.len())
+    };
+    match kind {
+        "h" => after_number(rest),
+        "v" => after_number(rest).and_then(after_number),
+        _ => None,
+    }
+}
+
 /// Writes an Itanium name. `None` if it cannot be parsed; false if it did not fit.
 fn write_cpp(name: &str, readable: &mut Bounded) -> Option<bool> {
+    let Some((what, other)) = added(name) else { return write_encoding(name, readable) };
+    // Its words only go where a name follows.
+    let other = format!("_Z{other}");
+    cpp_demangle::Symbol::new(other.as_str()).ok()?;
+    if readable.write_str(what).is_err() {
+        return Some(false);
+    }
+    write_encoding(&other, readable)
+}
+
+fn write_encoding(name: &str, readable: &mut Bounded) -> Option<bool> {
     if let Ok(cpp) = cpp_demangle::Symbol::new(name) {
         return Some(cpp.structured_demangle(readable, &DemangleOptions::default()).is_ok());
     }
@@ -180,6 +256,35 @@ mod tests {
         assert_eq!(demangle("_ZN5space3fooEi.cold"), "space::foo(int) [clone .cold]");
     }
 
+    /// As c++filt and llvm-cxxfilt write them.
+    #[test]
+    fn functions_that_the_compiler_adds() {
+        for (name, readable) in [
+            ("_ZThn16_N4Base3fooEv", "non-virtual thunk to Base::foo()"),
+            ("_ZTh16_NK4Base3fooEi.cold", "non-virtual thunk to Base::foo(int) const [clone .cold]"),
+            ("_ZTv0_n264_N4BaseD1Ev", "virtual thunk to Base::~Base()"),
+            ("_ZTch0_h32_NK6Window4edgeEv", "covariant return thunk to Window::edge() const"),
+            ("_ZTcv0_n24_v0_n32_N1A1fEv", "covariant return thunk to A::f()"),
+            ("_ZTWN5space5countE", "TLS wrapper function for space::count"),
+            ("_ZTH5count", "TLS init function for count"),
+        ] {
+            assert_eq!(demangle(name), readable);
+        }
+        for name in ["_ZTh", "_ZThn16_", "_ZThx_1fv", "_ZTv0_1fv", "_ZTch0_1fv", "_ZTW", "_ZThé"] {
+            assert_eq!(demangle(name), name);
+        }
+    }
+
+    #[test]
+    fn literals_and_empty_packs() {
+        for (name, readable) in [
+            ("_Z1fILj1ELm64ELln3EEvj", "void f<1u, 64ul, -3l>(unsigned int)"),
+            ("_Z1fI1AIiJEEJEEvT_", "void f<A<int>>(A<int>)"),
+        ] {
+            assert_eq!(demangle(name), readable);
+        }
+    }
+
     #[test]
     fn members_of_dependent_types() {
         for (name, readable) in [
@@ -196,10 +301,10 @@ mod tests {
             (
                 "_ZngILj1E16generic_wide_intIN2wi15unextended_treeEEE8poly_intIXT_EN11poly_resultIT0_S6_\
                  Xsr22poly_coeff_pair_traitsIS6_S6_E11result_kindEE4typeEERK12poly_int_podIXT_ES6_E",
-                "poly_int<(unsigned int)1, poly_result<generic_wide_int<wi::unextended_tree>, \
+                "poly_int<1u, poly_result<generic_wide_int<wi::unextended_tree>, \
                  generic_wide_int<wi::unextended_tree>, poly_coeff_pair_traits<generic_wide_int<wi::unextended_tree>, \
-                 generic_wide_int<wi::unextended_tree> >::result_kind>::type> operator-<(unsigned int)1, \
-                 generic_wide_int<wi::unextended_tree> >(poly_int_pod<(unsigned int)1, \
+                 generic_wide_int<wi::unextended_tree> >::result_kind>::type> operator-<1u, \
+                 generic_wide_int<wi::unextended_tree> >(poly_int_pod<1u, \
                  generic_wide_int<wi::unextended_tree> > const&)",
             ),
         ] {
