@@ -38,3 +38,21 @@ impl AppendedStack {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_stack_shares_the_outermost_frames_of_the_one_before() {
+        let mut last = AppendedStack { number: 0, depth: 0, frames: [0; Repeat::DEPTH] };
+        assert_eq!(last.base_of(&[0, 0]), (0, 0));
+        last.set(7, &[5, 3, 2, 1]);
+        for (frames, shared) in [(&[9, 5, 3, 2, 1][..], 4), (&[5, 3, 2, 1], 4), (&[6, 2, 1], 2), (&[1], 1)] {
+            assert_eq!(last.base_of(frames), (7, shared), "{frames:?}");
+        }
+        assert_eq!(last.base_of(&[5, 3, 2, 4]), (0, 0));
+        last.forget();
+        assert_eq!(last.base_of(&[5, 3, 2, 1]), (0, 0));
+    }
+}

@@ -8,12 +8,13 @@
 
 use core::ptr::NonNull;
 
-use crate::appended_stack::AppendedStack;
 use interpreter::python::{Calls, KnownWalks};
 use platform::activity::{Active, is_filtered};
 use platform::{huge_pages, sys};
 use shm_format::{AlikeAllocations, AllocationCounts, Repeat};
 use unwind::{KnownStacks, Leaf, Memory, StackCache, mix};
+
+use crate::appended_stack::AppendedStack;
 
 /// Some stacks of one thread. All zero when empty.
 pub(crate) struct RecentStacks {
@@ -24,7 +25,7 @@ pub(crate) struct RecentStacks {
     mixed: [[Mixed; WAYS]; SETS],
     /// How their interpreter's frames were found.
     pub(crate) walks: KnownWalks,
-    /// The one that is in the log last.
+    /// The one that was appended to the log last.
     pub(crate) appended: AppendedStack,
     /// Rises with each miss and falls with each hit. While it is below the maximum, every stack is looked up.
     debt: u32,
