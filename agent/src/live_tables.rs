@@ -30,7 +30,7 @@ pub(crate) struct TableSizes {
 }
 
 impl TableSizes {
-    /// Those for a process that may spare `space` bytes of addresses for the counts.
+    /// Those for a process that may spare `space` bytes of addresses and of its file for the counts.
     pub(crate) fn of(config: &Config, space: usize) -> TableSizes {
         let counts = (space / AllocationCounts::ENTRY).clamp(FIXED_COUNTS, AllocationCounts::CAPACITY_MOST);
         TableSizes {

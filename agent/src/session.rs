@@ -35,7 +35,8 @@ const SMALL_CHUNK: u32 = 4 << 10;
 const DURABLE_SPACE: usize = 32 << 20;
 /// The same if all allocations are recorded: most of it is for their stacks.
 const DURABLE_SPACE_OF_ALL: usize = 96 << 20;
-/// Under a limit on address space, the region takes at most this fraction of it.
+/// Under a limit on address space, the region takes at most this fraction of it, and so does its table of allocation counts, also
+/// under a limit on the size of files.
 const ADDRESS_SPACE_PART: u64 = 64;
 /// The part of it that is backed at first.
 const DURABLE_START: u64 = 16 << 10;
@@ -339,8 +340,8 @@ fn lay_out_with(pool: usize, config: &Config, file: &File, myself: &Myself) -> R
     if address_limit != libc::RLIM_INFINITY {
         space = space.min((address_limit / ADDRESS_SPACE_PART) as usize).max(SMALLEST_CHUNK_SPACE);
     }
-    let sizes = TableSizes::of(config, (address_limit / ADDRESS_SPACE_PART) as usize);
     let file_limit = kernel::limit(libc::RLIMIT_FSIZE);
+    let sizes = TableSizes::of(config, (address_limit.min(file_limit) / ADDRESS_SPACE_PART) as usize);
     let (geometry, mapped) = loop {
         let geometry = geometry(config, space, pool, myself.threads);
         let bytes = geometry.total_len() + ANSWERS_LEN + sizes.len();

@@ -1,5 +1,5 @@
-// Exits while it watches files. The last thread waits, in the kernel, until nobody uses the watches any more: some milliseconds, in
-// which it still is in its last system call, for all that /proc tells, and has no memory any more.
+// Exits while it watches files. The kernel takes some milliseconds to release each watch. Meanwhile /proc still shows the last thread
+// in its last system call, although it has no memory any more.
 // usage: exit_waits
 #include <poll.h>
 #include <pthread.h>

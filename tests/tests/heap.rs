@@ -199,6 +199,19 @@ fn stacks_that_differ_little_take_little_room() {
     assert!(bytes < 64 * allocations / 16, "{bytes} bytes for {samples} samples");
 }
 
+/// Limits on addresses (KiB) and on the size of files (512 bytes) leave room for the tables.
+#[test]
+fn all_allocations_are_recorded_under_limits() {
+    let program = Target::c("heap_sites").build();
+    for limit in ["ulimit -v 100000", "ulimit -f 60000"] {
+        let command = format!("{limit}; exec {} 300 hold", program.display());
+        let recording = Recorder::at(99).event("alloc:all").record(Path::new("/bin/sh"), &["-c", &command]);
+        assert_eq!(recording.outcome.status, 0, "{limit} {:?}", recording.outcome);
+        assert_all_there(&recording.file);
+        assert_exact(&recording.file, &recording.outcome.stdout, ALLOCATED);
+    }
+}
+
 /// What has been counted when a library is unloaded has the names of that library.
 #[test]
 fn allocations_of_unloaded_libraries_have_their_names() {

@@ -72,7 +72,7 @@ fn a_stopped_process_is_shown_as_stopped() {
     );
 }
 
-/// A thread that waits in the kernel after its end has no stack; that is not a stack that was cut off.
+/// A thread that has exited has no stack, which does not count as a truncated one.
 #[test]
 fn an_exit_that_takes_long_is_shown_as_such() {
     let recording = Recorder::at(997).event("wall").record(&Target::c("exit_waits").build(), &[""; 0]);

@@ -1,4 +1,4 @@
-//! Memory in huge pages, for tables that are read all over: most of what an access costs there is the translation of its
+//! Memory in huge pages, for large tables that are read at random: an access there often waits for the translation of its
 //! address.
 //!
 //! The kernel decides whether it gives any (/sys/kernel/mm/transparent_hugepage/enabled). What must never happen here: that a

@@ -1,5 +1,5 @@
 //! What code in a signal handler may use of the machine and the kernel: opaque loads, system calls, the clock, thread-local
-//! storage, and memory for the durable log.
+//! storage, and memory: for the durable log, and in huge pages.
 //!
 //! The handler and what reads interpreters' frames stand on it; it knows neither. What must never happen in the handler must
 //! not happen here: an allocation, a lock, a wait, a call into a C library, a write to `errno`, a panic, an initialisation on

@@ -31,7 +31,7 @@ pub(super) enum Wait {
     Hidden,
     /// It was stopped.
     Stopped,
-    /// It has exited; the kernel waited for what it had used.
+    /// It has exited, and the kernel was still releasing what it had used.
     Exiting,
 }
 
