@@ -23,6 +23,16 @@ impl Stats {
         found.as_u64().unwrap_or_else(|| panic!("stats has no number detail.{}: {}", path.join("."), self.0))
     }
 
+    /// What the agent says of its source.
+    pub fn source(&self) -> String {
+        self.0["detail"]["settings"]["source"].to_string()
+    }
+
+    /// A counter of the kernel's events by result; absent ones are 0.
+    pub fn kernel(&self, name: &str) -> u64 {
+        self.0["detail"]["kernel"][name].as_u64().unwrap_or(0)
+    }
+
     /// The sum of the causes under `detail.NAME`.
     pub fn causes(&self, name: &str) -> u64 {
         let causes =

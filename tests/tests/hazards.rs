@@ -444,7 +444,7 @@ fn deep_recursion() {
         let recording = hazard(&target, &[], &["deep_leaf", "descend"]);
         let stats = recording.stats();
         let end = |name| stats.0["detail"]["ends"][name].as_u64().unwrap_or(0);
-        let blocked = stats.0["detail"]["kernel"]["blocked"].as_u64().unwrap_or(0);
+        let blocked = stats.kernel("blocked");
         // Only events while the C library blocked all signals have no answer.
         let (deep, unanswered) = (end("depth-limit"), end("no-answer"));
         assert!(unanswered <= blocked, "{:#}", stats.0);

@@ -1,5 +1,4 @@
-//! The source `perf`: kernel and user stacks are joined exactly, no system call is interrupted, no child is killed; and
-//! the fallbacks where the kernel permits less.
+//! The source `perf`: kernel and user stacks are joined exactly, no system call is interrupted, no child is killed.
 //!
 //! What this machine does not permit is skipped.
 
@@ -17,19 +16,9 @@ use selfwind_tests::stats::Stats;
 use selfwind_tests::target::Target;
 use serde_json::Value;
 
-/// The agent's note about its source.
-fn source(stats: &Stats) -> String {
-    stats.0["detail"]["settings"]["source"].to_string()
-}
-
-/// A counter of perf events by result; absent ones are 0.
-fn kernel(stats: &Stats, name: &str) -> u64 {
-    stats.0["detail"]["kernel"][name].as_u64().unwrap_or(0)
-}
-
 /// Whether the recording includes the kernel; otherwise skips, with the reason.
 fn sees_kernel(recording: &Recording) -> bool {
-    let source = source(&recording.stats());
+    let source = recording.stats().source();
     let sees = source.contains("kernel and user stacks");
     if !sees {
         skip(format_args!("{source}"));
@@ -60,10 +49,10 @@ fn assert_all_counted(stats: &Stats) {
         "unanswered",
         "not_waiting",
     ];
-    let sum: u64 = parts.iter().map(|part| kernel(stats, part)).sum();
-    assert_eq!(sum, kernel(stats, "events"), "{:#}", stats.0["detail"]["kernel"]);
+    let sum: u64 = parts.iter().map(|part| stats.kernel(part)).sum();
+    assert_eq!(sum, stats.kernel("events"), "{:#}", stats.0["detail"]["kernel"]);
     assert_eq!(
-        kernel(stats, "missing_bytes") + kernel(stats, "malformed"),
+        stats.kernel("missing_bytes") + stats.kernel("malformed"),
         0,
         "{:#}",
         stats.0["detail"]["kernel"]
@@ -73,8 +62,8 @@ fn assert_all_counted(stats: &Stats) {
 /// The share of the program's events that have the stack at which they occurred.
 fn stitched(stats: &Stats) -> f64 {
     let good =
-        ["exact", "restarted", "deeper", "returned"].iter().map(|name| kernel(stats, name)).sum::<u64>();
-    good as f64 / (kernel(stats, "events") - kernel(stats, "overhead")).max(1) as f64
+        ["exact", "restarted", "deeper", "returned"].iter().map(|name| stats.kernel(name)).sum::<u64>();
+    good as f64 / (stats.kernel("events") - stats.kernel("overhead")).max(1) as f64
 }
 
 #[test]
@@ -90,7 +79,7 @@ fn every_period_of_cpu_time_has_its_sample_and_its_stack() {
     // Of the CPU time that the threads had by their own clocks, each but a period or so.
     assert_weighs(&recording, 997.0, 3.0);
     assert!(stitched(&stats) >= 0.995, "{:#}", stats.0["detail"]["kernel"]);
-    assert_eq!(kernel(&stats, "unmatched"), 0, "{:#}", stats.0["detail"]["kernel"]);
+    assert_eq!(stats.kernel("unmatched"), 0, "{:#}", stats.0["detail"]["kernel"]);
     let folded = recording.folded();
     assert!(folded.rooted() > 0.99, "{:?}", folded.roots());
     assert!(folded.nested("fault_work", "asm_exc_page_fault_[k]") > 0, "{folded:?}");
@@ -108,7 +97,7 @@ fn events_of_functions_that_have_returned_have_their_stacks() {
     }
     let (stats, stacks) = (recording.stats(), recording.folded());
     assert_all_counted(&stats);
-    assert!(kernel(&stats, "returned") * 30 > kernel(&stats, "events"), "{:#}", stats.0["detail"]["kernel"]);
+    assert!(stats.kernel("returned") * 30 > stats.kernel("events"), "{:#}", stats.0["detail"]["kernel"]);
     assert!(stitched(&stats) >= 0.99, "{:#}", stats.0["detail"]["kernel"]);
     // What the program does, each with what it calls.
     let calls = [
@@ -144,7 +133,7 @@ fn no_stack_is_made_up_of_what_several_functions_have_left() {
         return;
     }
     let (stats, stacks) = (recording.stats(), recording.folded());
-    assert!(kernel(&stats, "returned") * 30 > kernel(&stats, "events"), "{:#}", stats.0["detail"]["kernel"]);
+    assert!(stats.kernel("returned") * 30 > stats.kernel("events"), "{:#}", stats.0["detail"]["kernel"]);
     assert!(stitched(&stats) > 0.7, "{:#}", stats.0["detail"]["kernel"]);
     let number = |element: &String| element.strip_prefix('f').and_then(|digits| digits.parse::<u32>().ok());
     for (stack, _) in &stacks.stacks {
@@ -265,7 +254,7 @@ fn off_cpu_time_is_attributed_to_functions() {
         // The program's clocks include the way into and out of the wait, and preemption there.
         let us = folded.inclusive(function) as f64;
         let wall = 15.0 * 100_000.0;
-        let preempted = kernel(&recording.stats(), "preempted_us") as f64;
+        let preempted = recording.stats().kernel("preempted_us") as f64;
         let off = (us - ns / 1000.0).abs();
         assert!(off < 0.03 * wall + preempted, "{function}: {us} us of {ns} ns: {folded:?}");
     }
@@ -290,87 +279,13 @@ fn every_call_of_git_has_its_stack() {
     }
     let stats = stats(&file);
     assert_all_counted(&stats);
-    let (events, overhead) = (kernel(&stats, "events"), kernel(&stats, "overhead"));
+    let (events, overhead) = (stats.kernel("events"), stats.kernel("overhead"));
     assert!(events - overhead > 100, "{:#}", stats.0);
     assert!(stitched(&stats) >= 0.99, "{:#}", stats.0["detail"]["kernel"]);
     assert_eq!(folded(&file).total(), stats.number("weight"));
 }
 
 /// Two threads of 200 ms each.
-const WORK: &[&str] = &["2", "200"];
-
-/// Records with `reader`, a copy of `selfwind`, as started by `command`; returns the profile and the recorder's output.
-fn recorded_by(
-    command: &mut Command,
-    reader: &Path,
-    scratch: &Path,
-    event: &str,
-    program: &Path,
-    arguments: &[&str],
-) -> (Outcome, Option<Stats>) {
-    let file = scratch.join("x.data");
-    let outcome = run(command
-        .arg(reader)
-        .args(["record", "-F", "997", "-e", event, "-o"])
-        .arg(&file)
-        .arg("--")
-        .arg(program)
-        .args(arguments));
-    let stats = file.exists().then(|| stats(&file));
-    (outcome, stats)
-}
-
-/// Records as another user, whose shell runs `before`; skips if that is not possible.
-fn recorded_by_a_user(before: &str, program: &Path, arguments: &[&str]) -> Option<(Outcome, Stats)> {
-    let reachable = Scratch::for_all_users();
-    let (home, user) = (reachable.path(), "65534");
-    let chown = run(Command::new("chown").arg(user).arg(home));
-    let mut command = Command::new("setpriv");
-    command.args(["--reuid", user, "--regid", user, "--clear-groups", "env"]);
-    command.arg(format!("HOME={}", home.display())).arg(format!("XDG_RUNTIME_DIR={}", home.display()));
-    command.args(["sh", "-c", &format!("{before}; exec \"$@\""), "sh"]);
-    let reader = reachable.copy(selfwind());
-    let (outcome, stats) =
-        recorded_by(&mut command, &reader, home, "perf", &reachable.copy(program), arguments);
-    let Some(stats) = stats.filter(|_| chown.status == 0 && outcome.status == 0) else {
-        skip(format_args!("{} {}", chown.stderr, outcome.stderr));
-        return None;
-    };
-    stats.assert_adds_up();
-    Some((outcome, stats))
-}
-
-#[test]
-fn an_ordinary_user_gets_user_mode_and_a_hint() {
-    let program = Target::c("kernel_work").build();
-    let Some((outcome, stats)) = recorded_by_a_user(":", &program, WORK) else { return };
-    assert!(outcome.stderr.contains("perf_event_paranoid"), "{}", outcome.stderr);
-    // Two threads of 200 ms, half of them in the kernel, of which the last milliseconds are missing.
-    let weight = stats.number("weight") as f64;
-    assert!(weight > 0.85 * 0.4 * 997.0, "{:#}", stats.0);
-}
-
-#[test]
-fn threads_without_a_ring_buffer_have_timers_and_the_limit_is_named() {
-    let processors = std::thread::available_parallelism().expect("some").get();
-    // The smallest ring has 8 KiB, and the kernel permits half a mebibyte per processor.
-    let threads = (100 * processors).to_string();
-    let program = Target::c("crowd").build();
-    let Some((outcome, stats)) = recorded_by_a_user("ulimit -l 0", &program, &["threads", &threads, "5"])
-    else {
-        return;
-    };
-    let note = "no kernel events for some threads, CPU timers instead: Operation not permitted (os error 1): the limit on \
-                locked memory (ulimit -l, kernel.perf_event_mlock_kb)";
-    assert!(outcome.stderr.contains(note), "{}", outcome.stderr);
-    assert_eq!(
-        (stats.number("lost"), stats.number("threads")),
-        (0, 100 * processors as u64 + 1),
-        "{:#}",
-        stats.0
-    );
-}
-
 #[test]
 fn threads_of_a_process_that_became_another_user_have_events_in_user_mode() {
     let program = Target::c("privileges").build();
@@ -379,9 +294,9 @@ fn threads_of_a_process_that_became_another_user_have_events_in_user_mode() {
         return;
     }
     let stats = recording.stats();
-    assert_eq!((kernel(&stats, "rings"), kernel(&stats, "user_only_rings")), (2, 1), "{:#}", stats.0);
+    assert_eq!((stats.kernel("rings"), stats.kernel("user_only_rings")), (2, 1), "{:#}", stats.0);
     let note = "user mode only, without kernel stacks, for threads begun since privileges changed its user";
-    assert!(source(&stats).contains(note), "{}", source(&stats));
+    assert!(stats.source().contains(note), "{}", stats.source());
     assert!(recording.folded().inclusive("thread_after_change") > 50, "{:?}", recording.folded());
     assert!(read(&["report"], &recording.file).contains("user mode only"));
 }
@@ -407,33 +322,6 @@ fn a_fork_has_the_stack_it_was_called_from() {
         assert_all_counted(&stats);
         assert!(stitched(&stats) > 0.95, "{:#}", stats.0["detail"]["kernel"]);
     }
-}
-
-#[test]
-fn by_default_the_source_is_the_best_that_does_no_harm() {
-    let scratch = Scratch::new();
-    let program = Target::c("kernel_work").build();
-    let recording = Recorder::at(997).record(&program, &["2", "200"]);
-    assert!(source(&recording.stats()).contains("perf: "), "{}", source(&recording.stats()));
-    let mut denied = Command::new(Target::c("perf_denied").build());
-    denied.arg(libc::EPERM.to_string());
-    let (outcome, stats) = recorded_by(&mut denied, selfwind(), scratch.path(), "auto", &program, WORK);
-    assert!(outcome.stderr.contains("cpu timers instead of perf"), "{}", outcome.stderr);
-    assert!(outcome.stderr.contains("of 997 Hz (timers tick with the kernel's HZ)"), "{}", outcome.stderr);
-    assert!(stats.is_some_and(|stats| source(&stats).contains("cpu timers")));
-    let report = read(&["report"], &scratch.join("x.data"));
-    assert!(report.contains("of 997 Hz (timers tick with the kernel's HZ)"), "{report}");
-    // A tracer would be told of each event.
-    let (outcome, stats) = recorded_by(
-        Command::new("strace").args(["-f", "-o", "/dev/null"]),
-        selfwind(),
-        scratch.path(),
-        "auto",
-        &program,
-        WORK,
-    );
-    assert_eq!(outcome.stdout, "done\n", "{}", outcome.stderr);
-    assert!(stats.is_some_and(|stats| source(&stats).contains("the process is traced")));
 }
 
 /// The kernel programs an event's timer at each switch: 2 to 12 us in virtual machines, which such a program would notice.
@@ -465,36 +353,6 @@ fn threads_that_switch_often_continue_with_timers_by_default() {
     assert_eq!(said(&busy), "null", "{:#}", busy.stats().0);
 }
 
-/// By a container's seccomp filter (EPERM), or as with `perf_event_paranoid` 3 or 4 (EACCES), which no test may set.
-#[test]
-fn timers_replace_denied_perf_events() {
-    let scratch = Scratch::new();
-    let program = Target::c("kernel_work").build();
-    for error in [libc::EPERM, libc::EACCES] {
-        let denied = || {
-            let mut command = Command::new(Target::c("perf_denied").build());
-            command.arg(error.to_string());
-            command
-        };
-        let (outcome, stats) = recorded_by(&mut denied(), selfwind(), scratch.path(), "perf", &program, WORK);
-        assert_eq!((outcome.status, outcome.stdout.as_str()), (0, "done\n"), "{}", outcome.stderr);
-        assert!(outcome.stderr.contains("cpu timers instead of perf"), "{}", outcome.stderr);
-        let stats = stats.expect("a profile");
-        stats.assert_adds_up();
-        assert!(stats.number("weight") > 200, "{:#}", stats.0);
-        // Nothing can replace page faults.
-        let (outcome, stats) =
-            recorded_by(&mut denied(), selfwind(), scratch.path(), "perf:faults", &program, WORK);
-        assert_eq!(
-            (outcome.status, stats.expect("a profile").number("samples")),
-            (0, 0),
-            "{}",
-            outcome.stderr
-        );
-        assert!(outcome.stderr.contains("nothing is sampled"), "{}", outcome.stderr);
-    }
-}
-
 /// `selfwind record -p`, for a short while; what it said.
 fn record_running(asked: &Asked, event: &str, file: &Path) -> Outcome {
     let pid = asked.pid().to_string();
@@ -513,7 +371,7 @@ fn a_running_process_keeps_its_source() {
     assert_eq!(outcome.status, 0, "{}", outcome.stderr);
     let recorded = stats(&file);
     recorded.assert_adds_up();
-    let timers = recorded.0["detail"]["settings"]["source"].to_string().contains("cpu timers");
+    let timers = recorded.source().contains("cpu timers");
     assert_eq!(recorded.0["detail"]["weights"][0]["event"], "cpu", "{:#}", recorded.0);
     if !timers {
         let outcome = record_running(&own, "offcpu", &scratch.join("other.data"));
@@ -543,7 +401,7 @@ fn samples_printed_live_have_kernel_frames() {
     let scratch = Scratch::new();
     let file = scratch.join("running.data");
     record_running(&asked, "perf", &file);
-    let told = source(&stats(&file));
+    let told = stats(&file).source();
     if !told.contains("kernel and user stacks") {
         return skip(format_args!("{told}"));
     }
@@ -584,7 +442,7 @@ fn run_queue_delay_is_separate_from_waiting() {
     }
     let told = folded.nested("often_woken", "[wake latency]");
     // That of the first wait is unknown; preemption on the way is not part of a wait.
-    let preempted = kernel(&stats, "preempted_us");
+    let preempted = stats.kernel("preempted_us");
     assert!(told + preempted > delay / 2, "{told} us of {delay}, {preempted} preempted: {folded:?}");
     assert!(told < delay + delay / 10 + 1000, "{told} us of {delay}: {folded:?}");
     assert!(folded.inclusive("often_woken") > told, "{folded:?}");

@@ -29,10 +29,6 @@ fn record(source: &str, arguments: &[&str]) -> Option<Recording> {
     Some(recording)
 }
 
-fn kernel(recording: &Recording, name: &str) -> u64 {
-    recording.stats().0["detail"]["kernel"][name].as_u64().unwrap_or(0)
-}
-
 #[test]
 fn every_hit_has_a_sample_with_the_stack_at_the_probe() {
     let sources = "fn:main:pushes,fn:main:computes,fn:main:makes_room,usdt:app:*";
@@ -57,8 +53,13 @@ fn every_hit_has_a_sample_with_the_stack_at_the_probe() {
         }
         assert_eq!(folded.nested("main", "way"), expected / 2, "{event}: {text}");
     }
-    assert_eq!(kernel(&recording, "events"), 6 * passes);
-    assert_eq!(kernel(&recording, "stepped"), 6 * passes, "{:#}", recording.stats().0["detail"]["kernel"]);
+    assert_eq!(recording.stats().kernel("events"), 6 * passes);
+    assert_eq!(
+        recording.stats().kernel("stepped"),
+        6 * passes,
+        "{:#}",
+        recording.stats().0["detail"]["kernel"]
+    );
     let lines = read(&["export", "-f", "jsonl"], &recording.file);
     assert!(lines.contains(r#""event":"usdt:app:gated""#), "{lines}");
 }
@@ -70,7 +71,7 @@ fn functions_of_libraries_are_found_by_name_path_and_glob() {
         let folded = recording.folded();
         assert_eq!(folded.total(), ROUNDS * THREADS, "{source}: {folded:?}");
         assert_eq!(folded.nested("rounds", "way"), folded.total(), "{source}: {folded:?}");
-        assert_eq!(kernel(&recording, "unmatched"), 0, "{source}");
+        assert_eq!(recording.stats().kernel("unmatched"), 0, "{source}");
     }
 }
 

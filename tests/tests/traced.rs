@@ -29,7 +29,7 @@ fn is_sampled_by_events(asked: &Asked) -> bool {
     let file = scratch.join("snapshot.data");
     let outcome = snapshot(asked, &file);
     assert_eq!(outcome.status, 0, "{}", outcome.stderr);
-    let source = stats(&file).0["detail"]["settings"]["source"].to_string();
+    let source = stats(&file).source();
     let sampled = source.contains("perf: ");
     if !sampled {
         skip(format_args!("{source}"));
@@ -242,7 +242,7 @@ fn a_program_runs_in_proot() {
         let recorder = Recorder::at(9973).event(source);
         let recording = record_unharmed(&recorder, Path::new("proot"), &[program.as_os_str()]);
         assert!(recording.folded().inclusive("parse") > 0, "{source}: {:?}", recording.folded());
-        let source = recording.stats().0["detail"]["settings"]["source"].to_string();
+        let source = recording.stats().source();
         assert!(!source.contains("kernel and user stacks") || source.contains("is traced"), "{source}");
     }
 }

@@ -158,6 +158,11 @@ impl KernelRing {
         (size >= WORD && size.is_multiple_of(WORD)).then_some((word as u32, size))
     }
 
+    /// Whether the kernel has written anything since the last answer.
+    fn has_unanswered(&self) -> bool {
+        self.head() > self.answered.load(Ordering::Relaxed).max(self.tail())
+    }
+
     /// Number of unanswered events between tail and `head`: records, and those that the kernel had no space for.
     fn events(&self, head: u64) -> u32 {
         let answered = self.answered.load(Ordering::Relaxed);
@@ -241,6 +246,11 @@ impl KernelRings {
     /// Whether any is attached.
     pub fn are_attached(&self) -> bool {
         self.attached().next().is_some()
+    }
+
+    /// Whether the kernel has written anything since the last answer.
+    pub(crate) fn have_unanswered(&self) -> bool {
+        self.attached().any(KernelRing::has_unanswered)
     }
 
     /// Makes weights count periods of CPU time, from `from_ns` of the thread's CPU clock on. Called by the thread
@@ -453,11 +463,13 @@ mod tests {
         made.record(RECORD_SAMPLE, &[1, 2]);
         made.record(RECORD_LOST, &[0, 5]);
         made.record(14, &[9]);
+        assert!(made.rings.have_unanswered());
         let request = made.rings.request(false, (7, 8), Bounds::NONE);
         assert_eq!((request.events, request.heads[0], request.nonce), (6, 64, 3 << 40 | 64));
         // Another event during the handler is caused by the handler itself.
         made.record(RECORD_SAMPLE, &[1, 2]);
         made.rings.rings[0].consume(request.heads[0], made.rings.rings[0].head());
+        assert!(!made.rings.have_unanswered());
         let request = made.rings.request(true, (7, 8), Bounds::NONE);
         assert_eq!((request.events, request.is_empty()), (0, false));
         assert_eq!(request.repeats(&made.rings), None);

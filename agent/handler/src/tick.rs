@@ -1,6 +1,8 @@
 //! A tick: one expiry of a timer of the agent, or one request of the kernel. Which thread it belongs to, and its
 //! weight.
 
+use core::ptr;
+
 use platform::activity::is_filtered;
 use platform::clock;
 use shm_format::{Loss, Skip};
@@ -136,6 +138,7 @@ impl Tick {
         if !slot.prepare() {
             return Err(Missed::Lost(Loss::NoSlot));
         }
+        self.take_over_events(slot, noted);
         if let Owner::Kernel { blocked, .. } = self.owner {
             self.read_request(recording, slot, context, blocked)?;
         }
@@ -147,6 +150,17 @@ impl Tick {
         match is_filtered() || self.weigh(recording, slot, cause) {
             true => Ok((slot, entered)),
             false => Err(Missed::Skipped(Skip::Answered)),
+        }
+    }
+
+    /// The timer's signal stands for events, too, if the kernel has recorded any that have no stack yet: both have the same number,
+    /// and of two that wait for a thread the kernel delivers only the first.
+    #[inline]
+    fn take_over_events(&mut self, slot: &'static Slot, noted: Option<&Slot>) {
+        // Only its own thread may read a ring.
+        let is_own = || !is_filtered() || noted.is_some_and(|noted| ptr::eq(noted, slot));
+        if matches!(self.owner, Owner::Thread { .. }) && slot.kernel_rings.have_unanswered() && is_own() {
+            self.owner = Owner::Kernel { slot, blocked: true };
         }
     }
 
