@@ -28,6 +28,8 @@ use crate::walk_result::Walk;
 const SWITCHES: u8 = 16;
 /// Frames per walk that may be found without call frame information by scanning.
 const GUESSES: u8 = 32;
+/// Innermost frames of the previous walk whose rules are prefetched for the next one.
+const LIKELY: usize = 16;
 
 /// Walks the stack whose leaf is `registers`. At most `most` frames are found; they are then [`StackCache::frames`].
 ///
@@ -61,6 +63,8 @@ pub fn walk_with<'m, M: Memory, R: Regions<'m>>(
         return Walk { depth, end: End::Root, unchanged: depth };
     }
     stack_cache.unmark();
+    // Other calls, but mostly of the same functions: their rules arrive together, instead of one after another.
+    stack_cache.frames().iter().take(LIKELY).for_each(|frame| cache.prefetch(frame.address()));
     let mut walker = Walker {
         rules: Rules::new(modules, cache),
         memory,
