@@ -6,14 +6,16 @@
 use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicU64, Ordering};
 
+use super::alone;
 use crate::distance;
 
 /// The state of a thread.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub(super) struct Countdown {
-    /// Bytes until the next sample: an allocation of at least this size takes the slow path.
-    pub(super) left: u64,
+    /// Bytes until the next sample: an allocation of at least this size takes the slow path. 0 before a distance has been drawn,
+    /// and while the thread is [`alone`](super::alone).
+    left: u64,
     /// State of the random number generator; 0 before the first number.
     random: u64,
     /// The stack pointer of the call in progress; 0 if there is none.
@@ -92,23 +94,50 @@ impl Places {
     pub(super) fn begin(&self) {
         self.0.iter().filter(|place| place.owner.load(Ordering::Relaxed) != 0).for_each(|place| {
             let countdown = place.countdown.get();
-            // SAFETY: two words of a live countdown; a race with its owner changes the distance of one sample at most.
-            unsafe {
-                (&raw mut (*countdown).random).write_volatile(0);
-                (&raw mut (*countdown).left).write_volatile(0);
-            }
+            // SAFETY: a word of a live countdown; a race with its owner changes the distance of one sample at most.
+            unsafe { (&raw mut (*countdown).left).write_volatile(0) };
         });
     }
 }
 
 impl Countdown {
-    /// Whether a distance has been drawn.
-    pub(super) fn is_begun(&self) -> bool {
-        self.random != 0
+    /// Bytes until the next sample; 0 if no distance has been drawn.
+    pub(super) fn left(&mut self) -> u64 {
+        self.place().load(Ordering::Relaxed)
     }
 
-    /// Draws the distance to the next sample, `mean` bytes on average. For a mean of 1 it is 0, which samples everything.
-    pub(super) fn draw(&mut self, mean: u64) {
-        self.left = distance::draw(&mut self.random, mean);
+    pub(super) fn set_left(&mut self, left: u64) {
+        self.place().store(left, Ordering::Relaxed);
+    }
+
+    /// From now on, each allocation of the thread may be sampled.
+    #[inline(always)]
+    pub(super) fn skip_none(&mut self) {
+        self.left = 0;
+        alone::skip_none();
+    }
+
+    /// Counts an allocation of `size` bytes. Whether it is sampled, so that a new distance has been drawn, `mean` bytes on average.
+    #[inline(never)]
+    pub(super) fn is_reached_by(&mut self, size: u64, mean: u64) -> bool {
+        let left = match self.left() {
+            0 => self.draw(mean),
+            left => left,
+        };
+        let is_reached = left <= size;
+        let left = if is_reached { self.draw(mean) } else { left - size };
+        self.set_left(left);
+        is_reached
+    }
+
+    fn draw(&mut self, mean: u64) -> u64 {
+        distance::draw(&mut self.random, mean)
+    }
+
+    /// Where the countdown is. Before it is known that the process has several threads, another one may use it, too, which at worst
+    /// changes the distance of a sample.
+    fn place(&mut self) -> &AtomicU64 {
+        // SAFETY: `self` is borrowed for as long, and nothing else refers to its countdown.
+        alone::left_of(thread_pointer()).unwrap_or_else(|| unsafe { AtomicU64::from_ptr(&raw mut self.left) })
     }
 }

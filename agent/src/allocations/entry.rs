@@ -1,6 +1,7 @@
 //! The interposed functions of the allocator, present only in the library for `-e alloc`.
 //!
-//! An allocation that is not sampled costs a subtraction and a jump; a free reads one bit. What must never happen here: a
+//! An allocation that is not sampled costs a subtraction and a jump; a free reads one bit. What both read, code aside, is in two
+//! cache lines while a process has one thread. What must never happen here: a
 //! frame of the agent below the real function on that path, or a C++ exception that unwinds into Rust. So these functions
 //! are written in assembly, and jump. Only if a call may be sampled is the real function called, from a frame with unwind
 //! information.
@@ -12,21 +13,12 @@ use platform::arch::AnyAlignment;
 use super::allocation_call::Call;
 use super::countdown::{OWNER_AT, PLACE_SHIFT, PLACES, SHARED};
 use super::mode::{self, MODES};
-use super::real::{ALLOCATING, COUNT, OF_PROGRAM, REALS};
-use super::sampled_pages::{SAMPLED_PAGES, WORDS};
+use super::real::{ALLOCATING, COUNT, OF_PROGRAM, REALS, Reals};
+use super::sampled_blocks::{self, GROUP_SHIFT, GROUPS, NOTES, ONE, PAGE_SHIFT};
 use super::sampling;
 
-// The parts of an interposed function. `sized` puts the requested number of bytes into r11.
+// The parts of an interposed function. `sized` leaves the requested number of bytes in the register `size`.
 macro_rules! sized {
-    (first) => {
-        "mov r11, rdi"
-    };
-    (second) => {
-        "mov r11, rsi"
-    };
-    (third) => {
-        "mov r11, rdx"
-    };
     // Saturates if the product overflows.
     (first_by_second) => {
         "mov rax, rdi
@@ -46,69 +38,145 @@ macro_rules! sized {
         mov r11, -1
         3:"
     };
+    ($argument:ident) => {
+        ""
+    };
 }
 
-// The block that the call gives up may be a sampled one, if the bit of its page is set.
+macro_rules! size {
+    (first) => {
+        "rdi"
+    };
+    (second) => {
+        "rsi"
+    };
+    (third) => {
+        "rdx"
+    };
+    ($product:ident) => {
+        "r11"
+    };
+}
+
+// The block that the call gives up may be a sampled one, if the bit of its group is set, and, at 6, its page has several of them, or
+// one in its place.
 macro_rules! given_up {
     (nothing) => {
         ""
     };
     (first) => {
-        "mov rax, rdi
-        shr rax, 17
-        and eax, {words} - 1
-        lea r10, [rip + {sampled}]
+        "mov eax, edi
+        shr eax, {group_shift} + 5
+        lea r10, [rip + {groups}]
         mov eax, [r10 + rax * 8]
-        mov r10, rdi
-        shr r10, 12
+        mov r10d, edi
+        shr r10d, {group_shift}
         bt eax, r10d
-        jc 2f"
+        jc 6f
+        7:"
     };
 }
 
-// Puts what is left of the thread's countdown into r10, and where it is into rax: in the thread-local storage of a preloaded
-// library, or in the place of the thread.
-macro_rules! located {
-    (preloaded) => {
-        "mov rax, [rip + selfwind_countdown@GOTTPOFF]
-        mov r10, fs:[rax]"
+macro_rules! looked_at_closely {
+    (nothing) => {
+        ""
     };
-    (injected) => {
-        "mov rax, fs:0
-        shr rax, 12
-        and eax, {places} - 1
-        shl eax, {place_shift}
-        lea r10, [rip + {shared}]
-        add rax, r10
-        mov r10, fs:0
-        cmp [rax + {owner}], r10
-        jne 2f
-        mov r10, [rax]"
+    (first) => {
+        "6:
+        call {is_other}
+        jc 7b"
     };
 }
 
-// Stores r10 there.
+/// Sets the carry flag if the notes say that the block in `rdi` is not a sampled one. Changes `rax` and `r10`.
+#[unsafe(naked)]
+unsafe extern "C" fn is_other() {
+    naked_asm!(
+        ".cfi_startproc",
+        "mov eax, edi",
+        "shr eax, {page_shift}",
+        "lea r10, [rip + {notes}]",
+        "movzx r10d, word ptr [r10 + rax * 2]",
+        "mov eax, edi",
+        "shr eax, {place_shift}",
+        "xor r10b, al",
+        // The page's only sampled block is this one.
+        "cmp r10d, {one}",
+        "je 2f",
+        "cmp r10d, 2 * {one}",
+        "2:",
+        "ret",
+        ".cfi_endproc",
+        page_shift = const PAGE_SHIFT,
+        notes = sym NOTES,
+        place_shift = const sampled_blocks::PLACE_SHIFT,
+        one = const ONE,
+    )
+}
+
+// Subtracts the size from the countdown and jumps, or goes on at 2 if the call may be sampled. The countdown is that of a thread
+// which is alone, or in the thread-local storage of a preloaded library, or in the thread's place.
+macro_rules! counted_down {
+    (preloaded $size:ident $counts:ident) => {
+        concat!(
+            "mov rax, [rip + {alone}]
+            sub rax, ",
+            size!($size),
+            "
+            jbe 5f
+            ",
+            stored!($counts "mov [rip + {alone}], rax"),
+            "
+            jmp [rip + {reals} + {real}]
+            5:
+            mov rax, [rip + selfwind_countdown@GOTTPOFF]
+            mov r10, fs:[rax]
+            sub r10, ",
+            size!($size),
+            "
+            jbe 2f
+            ",
+            stored!($counts "mov fs:[rax], r10"),
+            "
+            jmp [rip + {reals} + {real}]"
+        )
+    };
+    (injected $size:ident $counts:ident) => {
+        concat!(
+            "mov rax, fs:0
+            shr rax, 12
+            and eax, {places} - 1
+            shl eax, {place_shift}
+            lea r10, [rip + {shared}]
+            add rax, r10
+            mov r10, fs:0
+            cmp [rax + {owner}], r10
+            jne 2f
+            mov r10, [rax]
+            sub r10, ",
+            size!($size),
+            "
+            jbe 2f
+            ",
+            stored!($counts "mov [rax], r10"),
+            "
+            jmp [rip + {reals} + {real}]"
+        )
+    };
+}
+
+// Stores always, or according to the function's mode.
 macro_rules! stored {
-    (preloaded) => {
-        "mov fs:[rax], r10"
+    (always $store:literal) => {
+        $store
     };
-    (injected) => {
-        "mov [rax], r10"
-    };
-}
-
-// Counts always, or according to the function's mode.
-macro_rules! counted {
-    (always $library:ident) => {
-        stored!($library)
-    };
-    (by_mode $library:ident) => {
+    (by_mode $store:literal) => {
         concat!(
             "cmp byte ptr [rip + {modes} + {kind}], {counts}
             jb 2f
             ja 4f
             ",
-            stored!($library),
+            $store,
             "
             4:"
         )
@@ -131,14 +199,11 @@ macro_rules! allocating {
             naked_asm!(
                 ".cfi_startproc",
                 // Not every function needs all of these operands.
-                "# {counts} {words} {sampled} {modes} {shared} {owner} {places} {place_shift}",
+                "# {counts} {groups} {group_shift} {is_other} {modes} {alone} {shared} {owner} {places} {place_shift}",
                 given_up!($gives_up),
                 sized!($size),
-                located!($library),
-                "sub r10, r11",
-                "jbe 2f",
-                counted!($counts $library),
-                "jmp [rip + {reals} + 8 * {kind}]",
+                counted_down!($library $size $counts),
+                looked_at_closely!($gives_up),
                 // The call may be sampled: build a `Call`, from its end.
                 // Allocators that note their callers follow frame pointers.
                 "2:",
@@ -156,7 +221,7 @@ macro_rules! allocating {
                 "mov rdi, [rsp + 16]",
                 "mov rsi, [rsp + 24]",
                 "mov rdx, [rsp + 32]",
-                "call [rip + {reals} + 8 * {kind}]",
+                "call [rip + {reals} + {real}]",
                 "lea rdi, [rsp + 8]",
                 "mov rsi, [rsp]",
                 "mov rdx, rax",
@@ -171,14 +236,17 @@ macro_rules! allocating {
                 ".cfi_endproc",
                 kind = const $kind,
                 counts = const mode::COUNTS,
-                words = const WORDS,
-                sampled = sym SAMPLED_PAGES,
+                groups = sym GROUPS,
+                is_other = sym is_other,
+                group_shift = const GROUP_SHIFT,
                 modes = sym MODES,
+                alone = sym REALS,
                 shared = sym SHARED,
                 owner = const OWNER_AT,
                 places = const PLACES,
                 place_shift = const PLACE_SHIFT,
                 reals = sym $reals,
+                real = const Reals::offset($kind),
                 before = sym sampling::before,
                 after = sym after,
             )
@@ -199,17 +267,19 @@ macro_rules! freeing {
             naked_asm!(
                 ".cfi_startproc",
                 given_up!(first),
-                "jmp [rip + {reals} + 8 * {kind}]",
+                "jmp [rip + {reals} + {real}]",
+                looked_at_closely!(first),
                 "2:",
                 platform::push!(rdi rsi rdx),
                 "call {freed}",
                 platform::pop!(rdx rsi rdi),
-                "jmp [rip + {reals} + 8 * {kind}]",
+                "jmp [rip + {reals} + {real}]",
                 ".cfi_endproc",
-                kind = const $kind,
-                words = const WORDS,
-                sampled = sym SAMPLED_PAGES,
+                groups = sym GROUPS,
+                is_other = sym is_other,
+                group_shift = const GROUP_SHIFT,
                 reals = sym $reals,
+                real = const Reals::offset($kind),
                 freed = sym sampling::freed,
             )
         }

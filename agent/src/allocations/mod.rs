@@ -1,7 +1,7 @@
 //! Records allocations by interposing the functions of the program's allocator.
 //!
 //! Only in the build with the feature `allocations`, which is for `-e alloc` alone. The program keeps its own
-//! allocator, and its blocks are unchanged. A bit per page, 0 for nearly all pages, tells whether a sampled block may
+//! allocator, and its blocks are unchanged. A bit for 16 KiB of addresses, 0 for nearly all, tells whether a sampled block may
 //! begin there; then the table of live blocks decides.
 //!
 //! What must never happen here: an allocation by the program's allocator, a lock, a wait, a change of `errno`. A call may
@@ -9,12 +9,13 @@
 //! `exit`.
 
 mod allocation_call;
+mod alone;
 mod countdown;
 mod entry;
 mod mode;
 mod real;
 mod redirection;
-mod sampled_pages;
+mod sampled_blocks;
 mod sampling;
 
 use alloc::format;
@@ -72,5 +73,5 @@ pub(crate) fn end_redirection() {
 
 /// Forgets the parent's sampled blocks, in a forked child.
 pub(crate) fn forget_blocks() {
-    sampled_pages::forget();
+    sampled_blocks::forget();
 }

@@ -2,7 +2,7 @@
 
 use core::arch::naked_asm;
 use core::ffi::CStr;
-use core::sync::atomic::{AtomicPtr, Ordering};
+use core::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 
 use crate::link_map::StillList;
 use crate::symbols::{self, Real};
@@ -17,13 +17,52 @@ const FIRST_NEW: usize = 9;
 const LAST_NEW: usize = 16;
 const FREE: usize = 17;
 
-macro_rules! pointers {
-    ($($number:literal)*) => { [$(AtomicPtr::new(find_first::<$number> as *mut ())),*] };
+/// A table of functions, one for each number, in the order of [`PLACED`]: what nearly all calls read is in one cache line.
+#[repr(C, align(64))]
+pub(super) struct Reals {
+    /// The countdown of a thread that is [`alone`](super::alone), in bytes; 0 otherwise. Only in [`REALS`].
+    pub(super) left: AtomicU64,
+    functions: [AtomicPtr<()>; COUNT],
 }
 
-/// The real functions, or functions that look them up.
-pub(super) static REALS: [AtomicPtr<()>; COUNT] =
-    pointers![0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20 21 22 23 24 25 26 27 28 29];
+impl Reals {
+    /// Where the table has the function with this number, in bytes.
+    pub(super) const fn offset(number: usize) -> usize {
+        let mut place = 0;
+        while PLACED[place] != number {
+            place += 1;
+        }
+        core::mem::offset_of!(Reals, functions) + place * size_of::<AtomicPtr<()>>()
+    }
+
+    fn of(&self, number: usize) -> Option<&AtomicPtr<()>> {
+        let place = PLACED.iter().position(|placed| *placed == number)?;
+        self.functions.get(place)
+    }
+
+    #[inline(never)]
+    fn set(&self, number: usize, address: u64) {
+        if let Some(pointer) = self.of(number) {
+            pointer.store(address as *mut (), Ordering::Relaxed);
+        }
+    }
+}
+
+macro_rules! tables {
+    ($($number:literal)*) => {
+        /// The numbers of the functions in the order of the tables. The first seven: malloc, free, calloc, realloc, and C++'s
+        /// `new` and `delete` of one object.
+        const PLACED: [usize; COUNT] = [$($number),*];
+
+        /// The real functions, or functions that look them up.
+        pub(super) static REALS: Reals = Reals {
+            left: AtomicU64::new(0),
+            functions: [$(AtomicPtr::new(find_first::<$number> as *mut ())),*],
+        };
+    };
+}
+
+tables![0 17 1 2 9 18 20 3 4 5 6 7 8 10 11 12 13 14 15 16 19 21 22 23 24 25 26 27 28 29];
 
 /// Stands in for the real function `KIND`: looks it up and jumps to it.
 #[unsafe(naked)]
@@ -43,8 +82,8 @@ unsafe extern "C" fn find_first<const KIND: usize>() {
 
 /// Those of them that the program itself defines; null otherwise. Not among [`REALS`]: there may be a function of the agent's
 /// between these and the C library's, which they call.
-pub(super) static OF_PROGRAM: [AtomicPtr<()>; COUNT] =
-    [const { AtomicPtr::new(core::ptr::null_mut()) }; COUNT];
+pub(super) static OF_PROGRAM: Reals =
+    Reals { left: AtomicU64::new(0), functions: [const { AtomicPtr::new(core::ptr::null_mut()) }; COUNT] };
 
 macro_rules! reals {
     ($($name:literal),* $(,)?) => { [$(Real::new($name)),*] };
@@ -86,38 +125,35 @@ static REAL: [Real; COUNT] = reals![
 /// Looks up all functions in one pass. A missing one is looked up again when it is called: its library may be loaded by
 /// then.
 pub(super) fn find_all() {
-    let all: [&Real; COUNT] = core::array::from_fn(|number| &REAL[number]);
-    symbols::resolve(&all);
-    for (pointer, real) in REALS.iter().zip(&REAL) {
-        if let Some(address) = real.known() {
-            pointer.store(address as *mut (), Ordering::Relaxed);
-        }
-    }
+    symbols::resolve(&core::array::from_fn::<_, COUNT, _>(|number| &REAL[number]));
+    note_known();
 }
 
 /// Looks up all functions in the objects of a process into which the agent was injected.
 pub(super) fn find_in(objects: &StillList) {
-    let all: [&Real; COUNT] = core::array::from_fn(|number| &REAL[number]);
-    symbols::resolve_in(objects, &all);
-    for (pointer, real) in REALS.iter().zip(&REAL) {
+    symbols::resolve_in(objects, &core::array::from_fn::<_, COUNT, _>(|number| &REAL[number]));
+    note_known();
+}
+
+fn note_known() {
+    for (number, real) in REAL.iter().enumerate() {
         if let Some(address) = real.known() {
-            pointer.store(address as *mut (), Ordering::Relaxed);
+            REALS.set(number, address as u64);
         }
     }
 }
 
 /// Looks up those that the program itself defines. False if that is no allocator.
 pub(super) fn find_in_program() -> bool {
-    for (pointer, real) in OF_PROGRAM.iter().zip(&REAL) {
-        let address = symbols::in_program(real.name()).unwrap_or(0);
-        pointer.store(address as *mut (), Ordering::Relaxed);
+    for (number, real) in REAL.iter().enumerate() {
+        OF_PROGRAM.set(number, symbols::in_program(real.name()).unwrap_or(0));
     }
     of_program(MALLOC) != 0 && of_program(FREE) != 0
 }
 
 /// The address of the program's own function with this number, or 0.
 pub(super) fn of_program(number: usize) -> u64 {
-    OF_PROGRAM.get(number).map_or(0, |pointer| pointer.load(Ordering::Relaxed).addr()) as u64
+    OF_PROGRAM.of(number).map_or(0, |pointer| pointer.load(Ordering::Relaxed).addr()) as u64
 }
 
 /// The real function with this number, or 0.
@@ -139,9 +175,7 @@ pub(super) fn kind_of(name: &CStr) -> Option<usize> {
 pub(super) unsafe extern "C" fn find(number: usize) -> usize {
     let found = |number: usize| REAL.get(number)?.address();
     if let Some(address) = found(number) {
-        if let Some(pointer) = REALS.get(number) {
-            pointer.store(address as *mut (), Ordering::Relaxed);
-        }
+        REALS.set(number, address as u64);
         return address;
     }
     // If no library has C++'s operators, these equivalents serve.

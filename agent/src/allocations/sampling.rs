@@ -9,9 +9,10 @@ use platform::arch::AnyAlignment;
 use shm_format::{AllocationNonce, BlockId, Expected, Inserted, LiveBlocks, Repeat};
 
 use super::allocation_call::Call;
+use super::alone;
 use super::countdown::{self, Countdown};
 use super::mode;
-use super::sampled_pages::Page;
+use super::sampled_blocks::Sampled;
 use crate::agent;
 use crate::journal;
 use crate::link_map;
@@ -42,6 +43,7 @@ const NO_BLOCK: u64 = 0;
 /// Starts sampling, one allocation per `mean` bytes on average.
 pub(super) fn begin(recording: &Recording, mean: u64) {
     if link_map::is_without_loader() {
+        alone::end();
         countdown::SHARED.begin();
         mode::set_all(mode::UNKNOWN);
         // Threads are met in their first allocation, where nothing can be mapped.
@@ -67,7 +69,9 @@ pub(super) unsafe extern "C" fn before(call: &Call) -> u64 {
     // SAFETY: the thread's own state; a signal handler that interrupts restores it or draws a new distance.
     let own = unsafe { &mut *own };
     if mean == NEVER {
-        own.left = SELDOM;
+        // Threads that nobody has seen yet would share it for ever.
+        alone::end();
+        own.set_left(SELDOM);
     }
     if mean == NOT_YET || mean == NEVER {
         return LEAVE_ALONE;
@@ -79,13 +83,15 @@ pub(super) unsafe extern "C" fn before(call: &Call) -> u64 {
             return LEAVE_ALONE;
         }
         // An exception left that call.
-        own.left = own.saved;
+        own.set_left(own.saved);
     }
     own.inside = stack_pointer;
     own.nested = 0;
-    own.saved = own.left;
-    // Functions that this one calls come here too.
-    own.left = 0;
+    if mean != ALL {
+        own.saved = own.left();
+        // Functions that this one calls come here too.
+        own.set_left(0);
+    }
     match call.given_up() {
         0 => NO_BLOCK,
         block => take_out(block).map_or(NO_BLOCK, |id| id.0),
@@ -101,8 +107,12 @@ pub(super) fn after(call: &Call, entry: u64, given_up: u64, result: u64) {
     let Some(own) = countdown::own() else { return };
     // SAFETY: as in `before`.
     let own = unsafe { &mut *own };
+    let mean = MEAN.load(Ordering::Relaxed);
     own.inside = 0;
-    own.left = own.saved;
+    match mean {
+        ALL => own.skip_none(),
+        _ => own.set_left(own.saved),
+    }
     mode::learn(call.kind(), own.nested != 0);
     let (block, size) = (call.block(result), call.size());
     if block == 0 {
@@ -112,18 +122,8 @@ pub(super) fn after(call: &Call, entry: u64, given_up: u64, result: u64) {
         }
         return;
     }
-    let mean = MEAN.load(Ordering::Relaxed);
-    if mean == ALL {
-        own.left = 0;
-    } else {
-        if !own.is_begun() {
-            own.draw(mean);
-        }
-        if own.left > size {
-            own.left -= size;
-            return;
-        }
-        own.draw(mean);
+    if mean != ALL && !own.is_reached_by(size, mean) {
+        return;
     }
     sample(own, &call.caller(entry), block, size);
 }
@@ -174,17 +174,17 @@ fn put_back(block: u64, id: BlockId) {
 
 #[inline(always)]
 fn put_in(live: &LiveBlocks, block: u64, expected: &Expected<'_>, id: BlockId) {
-    let page = Page::of(block);
+    let sampled = Sampled::at(block);
     // First, so that a thread that frees the block looks it up.
     let counted = match MEAN.load(Ordering::Relaxed) {
         ALL => {
-            page.look_up_all();
+            sampled.look_up_all();
             false
         }
-        _ => page.add(),
+        _ => sampled.add(),
     };
     if live.insert(expected, id) != Inserted::New && counted {
-        page.remove();
+        sampled.remove();
     }
     if live.is_crowded() {
         live_tables::grow_blocks(live);
@@ -194,7 +194,7 @@ fn put_in(live: &LiveBlocks, block: u64, expected: &Expected<'_>, id: BlockId) {
 fn take_out(block: u64) -> Option<BlockId> {
     let id = live_blocks()?.remove(block)?;
     if MEAN.load(Ordering::Relaxed) != ALL {
-        Page::of(block).remove();
+        Sampled::at(block).remove();
     }
     Some(id)
 }
