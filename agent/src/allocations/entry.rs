@@ -1,10 +1,9 @@
 //! The interposed functions of the allocator, present only in the library for `-e alloc`.
 //!
 //! An allocation that is not sampled costs a subtraction and a jump; a free reads one bit. What both read, code aside, is in two
-//! cache lines while a process has one thread. What must never happen here: a
-//! frame of the agent below the real function on that path, or a C++ exception that unwinds into Rust. So these functions
-//! are written in assembly, and jump. Only if a call may be sampled is the real function called, from a frame with unwind
-//! information.
+//! cache lines while a process has one thread. What must never happen here: a frame of the agent below the real function on that
+//! path, or a C++ exception that unwinds into Rust. So these functions are written in assembly, and jump. Only if a call may be
+//! sampled is the real function called, from a frame with unwind information.
 
 use core::arch::naked_asm;
 
